@@ -1,0 +1,108 @@
+"""The two values that flow out of this room: a `Dataset` as its owners published it, and a `Federation` of clients.
+
+Both hold their rows once, in one array; clients are index arrays into it. Rows are either `uint8` images
+(channels first, fed to a network as x / 255) or `float32` features (fed as they are).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclade.errors import FedcladeError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set: the official training rows first, then the official test rows (if there are any)."""
+
+    name: str
+    x: np.ndarray  # (rows, channels, height, width) uint8, or (rows, ...) float32
+    y: np.ndarray  # (rows,) int64, 0 .. n_classes - 1
+    n_train: int  # rows [0, n_train) are for training, the rest for testing
+    classes: tuple[str, ...]
+    owner: np.ndarray | None = None  # (rows,) int64: whose row it is, where people (or drugs) own rows
+    owners: tuple[str, ...] = ()  # the owners' names, by that number
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client: which rows of its federation it holds, and the hidden group it belongs to where that is known."""
+
+    name: str
+    train: np.ndarray  # int32 row numbers, no row belongs to two clients' training data
+    test: np.ndarray  # int32 row numbers; clients may share test rows
+    group: int | None = None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Many clients over one pool of rows."""
+
+    x: np.ndarray
+    y: np.ndarray
+    clients: tuple[Client, ...]
+    classes: tuple[str, ...]
+    data: str = "own"  # what it was made from, for the record
+    split: str = "own"
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(client.name for client in self.clients)
+
+    @property
+    def groups(self) -> dict[str, int] | None:
+        """The hidden group of every client, or None where any is unknown."""
+        if any(client.group is None for client in self.clients):
+            return None
+        return {client.name: int(client.group) for client in self.clients if client.group is not None}
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __getitem__(self, name: str) -> Client:
+        for client in self.clients:
+            if client.name == name:
+                return client
+        raise KeyError(name)
+
+    def label_counts(self) -> np.ndarray:
+        """(clients, classes): how many training rows of each class a client holds."""
+        return np.stack([np.bincount(self.y[client.train], minlength=self.n_classes) for client in self.clients])
+
+    def checked(self) -> "Federation":
+        """This federation, after making sure that every client can train and be tested."""
+        if not self.clients:
+            raise FedcladeError("the federation has no clients: give at least one")
+        if len(set(self.names)) < len(self.clients):
+            raise FedcladeError("two clients have the same name: give each its own")
+        if self.x.dtype not in (np.uint8, np.float32):
+            raise FedcladeError(f"rows are {self.x.dtype}: give uint8 images or float32 features")
+        if len(self.x) != len(self.y):
+            raise FedcladeError(f"{len(self.x)} rows but {len(self.y)} labels: give one label for each row")
+        if len(self.y) and (self.y.min() < 0 or self.y.max() >= self.n_classes):
+            raise FedcladeError(f"labels run from {self.y.min()} to {self.y.max()}: they must be 0 .. {self.n_classes - 1}")
+        for client in self.clients:
+            for part, rows in (("training", client.train), ("test", client.test)):
+                if len(rows) == 0:
+                    raise FedcladeError(
+                        f"client {client.name!r} has no {part} rows: give it some, use fewer clients, or leave it out"
+                    )
+                bad = ~np.isfinite(self.x[rows]).all(axis=tuple(range(1, self.x.ndim))) if self.x.dtype == np.float32 else []
+                if np.any(bad):
+                    row = int(np.argmax(bad))
+                    raise FedcladeError(
+                        f"client {client.name!r}: {part} row {row} holds a NaN or infinite value: clean it or leave it out"
+                    )
+        return self
