@@ -1,22 +1,43 @@
 """What goes wrong because of what a person gave us: one line that says what is wrong and what to do."""
 
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 
 class FedcladeError(Exception):
     """An error for people. The command line prints its one line and exits with code 2."""
 
 
-def listed(names: object, limit: int = 20) -> str:
+def listed(names: Iterable[object], limit: int = 20) -> str:
     """`a, b, c` of any iterable of names, shortened so that an error stays one line."""
-    words = [str(name) for name in names]  # type: ignore[attr-defined]
+    words = [str(name) for name in names]
     more = f", ... ({len(words) - limit} more)" if len(words) > limit else ""
     return ", ".join(words[:limit]) + more
 
 
-def unknown(kind: str, name: str, known: object) -> FedcladeError:
+def unknown(kind: str, name: str, known: Iterable[object]) -> FedcladeError:
     """The error for a name that is not among the known ones, with the nearest of them as a suggestion."""
     import difflib
 
-    names = sorted(str(word) for word in known)  # type: ignore[attr-defined]
+    names = sorted(str(word) for word in known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return FedcladeError(f"unknown {kind} {name!r}: {hint}choose one of {listed(names, 40)}")
+
+
+def imported(path: str, kind: str) -> Any:
+    """What `package.module:name` names; modules of the current folder are found too."""
+    module, _, name = path.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise FedcladeError(f"{kind} {path!r}: there is no module {error.name!r} in the current folder or on the path") from None
+    except AttributeError:
+        raise FedcladeError(f"{kind} {path!r}: the module {module!r} has no {name!r}") from None
+    except Exception as error:
+        raise FedcladeError(f"{kind} {path!r}: importing {module!r} raised {type(error).__name__}: {error}") from error

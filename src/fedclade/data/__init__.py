@@ -1,0 +1,89 @@
+"""Data: official files to arrays (`sources`), one data set to many clients (`splits`), the clients (`federation`)."""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclade.data.federation import Client, Dataset, Federation
+from fedclade.errors import FedcladeError, imported
+
+DEFAULT_CLIENTS = 20
+
+
+def federation_of(
+    data: Any,
+    split: str | None = None,
+    clients: int | None = None,
+    seed: int = 0,
+    test_view: str | None = None,
+    data_dir: Path | str | None = None,
+) -> Federation:
+    """A federation from anything that can be one.
+
+    `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"my_module:make_data"`, a
+    Dataset, a Federation, or a dict of clients with arrays or torch Datasets.
+    """
+    from fedclade.data.sources import load, sources
+    from fedclade.data.sources.own import from_folder
+    from fedclade.data.splits import split as deal
+
+    if isinstance(data, str):
+        name, _, rest = data.partition(":")
+        if name == "folder":
+            data = from_folder(Path(rest).expanduser())
+        elif rest and name not in sources():
+            made = imported(data, "data")
+            data = made() if callable(made) else made
+        else:
+            data = load(data, data_dir)
+    if isinstance(data, Mapping):
+        data = _from_clients(data)
+    if isinstance(data, Federation):
+        return _as_dealt(data, split, clients)
+    if not isinstance(data, Dataset):
+        raise FedcladeError(f"cannot make clients of {type(data).__name__}: give a name, a dict of clients or a Federation")
+    split = split or ("natural" if data.owner is not None else "iid")
+    if clients is None and split != "natural":
+        clients = DEFAULT_CLIENTS
+    return deal(data, split, clients, seed, test_view).checked()
+
+
+def _from_clients(clients: Mapping[str, Any]) -> Federation:
+    from fedclade.data.sources.own import from_arrays, from_datasets
+
+    is_array = [isinstance(value, Mapping) or _holds_arrays(value) for value in clients.values()]
+    return from_arrays(dict(clients)) if all(is_array) else from_datasets(dict(clients))
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(hasattr(part, "shape") or isinstance(part, list) for part in value)
+
+
+def _as_dealt(federation: Federation, split: str | None, clients: int | None) -> Federation:
+    if split not in (None, "natural", "own"):
+        raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
+    if clients is not None and clients > len(federation):
+        raise FedcladeError(f"{clients} clients asked for, but the data have {len(federation)}")
+    if clients is None or clients == len(federation):
+        return federation.checked()
+    chosen = federation.clients[:clients]
+    return Federation(
+        federation.x, federation.y, chosen, federation.classes, federation.data, federation.split
+    ).checked()
+
+
+def fingerprint(federation: Federation) -> str:
+    """A short mark of rows, labels and who holds which: a run must go on with the data it began with."""
+    mark = zlib.crc32(np.ascontiguousarray(federation.x).data.cast("B"))
+    mark = zlib.crc32(np.ascontiguousarray(federation.y).data.cast("B"), mark)
+    for client in federation.clients:
+        mark = zlib.crc32(client.name.encode(), mark)
+        for rows in (client.train, client.test):
+            mark = zlib.crc32(np.ascontiguousarray(rows, np.int64).data.cast("B"), mark)
+    return f"{mark:08x}"
+
+
+__all__ = ["Client", "Dataset", "Federation", "federation_of", "fingerprint"]

@@ -4,7 +4,7 @@ Both hold their rows once, in one array; clients are index arrays into it. Rows 
 (channels first, fed to a network as x / 255) or `float32` features (fed as they are).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +80,11 @@ class Federation:
     def label_counts(self) -> np.ndarray:
         """(clients, classes): how many training rows of each class a client holds."""
         return np.stack([np.bincount(self.y[client.train], minlength=self.n_classes) for client in self.clients])
+
+    def pooled(self, name: str) -> "Federation":
+        """This federation with one more member that holds everybody's training rows: all data in one place."""
+        everything = np.concatenate([client.train for client in self.clients])
+        return replace(self, clients=(*self.clients, Client(name, everything, everything[:1])))
 
     def checked(self) -> "Federation":
         """This federation, after making sure that every client can train and be tested."""

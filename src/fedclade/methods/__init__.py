@@ -1,0 +1,37 @@
+"""All methods by name. A new one is a file in this folder and a line here."""
+
+from fedclade.errors import FedcladeError, imported, unknown
+from fedclade.methods.alone import Centralized, Local
+from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
+from fedclade.methods.fedclust import FedClust
+from fedclade.methods.ifca import IFCA
+
+METHODS: dict[str, type[Method]] = {
+    "local": Local,
+    "centralized": Centralized,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fednova": FedNova,
+    "fedclust": FedClust,
+    "ifca": IFCA,
+}
+
+
+def method_class(name: str) -> type[Method]:
+    """A method by its name, or your own as `my_module:MyMethod`."""
+    if ":" in name:
+        return own_method(name)
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def own_method(path: str) -> type[Method]:
+    found = imported(path, "method")
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise FedcladeError(f"method {path!r} is no subclass of fedclade.Method")
+    return found
+
+
+__all__ = ["METHODS", "About", "Clusters", "Method", "Roster", "method_class"]

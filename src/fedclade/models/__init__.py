@@ -1,0 +1,184 @@
+"""Networks by name, or a user's own: `make("lenet5", (1, 28, 28), 10)`."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+import torch
+from torch import nn
+
+from fedclade.errors import FedcladeError, listed, unknown
+from fedclade.models import networks
+from fedclade.models.networks import Shape
+
+Factory = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A network of a paper."""
+
+    name: str
+    description: str
+    paper: str
+    input: str  # "images", "windows" (channels, time), "windows or features" or "any"
+    build: Factory
+    smallest: int = 1  # the shortest side of an image, or the shortest window, that goes through
+
+    def fits(self, input_shape: Shape) -> bool:
+        kind = {1: "features", 2: "windows", 3: "images"}.get(len(input_shape), "unknown")
+        return self.input == "any" or (kind in self.input and min(input_shape[1:], default=1) >= self.smallest)
+
+    @property
+    def wants(self) -> str:
+        """The input it takes, in words."""
+        if self.smallest == 1:
+            return self.input
+        return (
+            self.input
+            + (f" of {self.smallest}x{self.smallest}" if self.input == "images" else f" of {self.smallest} moments")
+            + " or more"
+        )
+
+
+_SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"
+_FEDSTACK = "Clustered FedStack"
+
+_MODELS = (
+    ModelInfo("mnist-cnn", "2 convolutions (20, 50), 1 dense", _SMALL_CNNS, "images", networks.mnist_cnn, 16),
+    ModelInfo("fmnist-cnn", "2 convolutions (16, 32), 1 dense", _SMALL_CNNS, "images", networks.fmnist_cnn, 16),
+    ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", networks.cifar_cnn, 16),
+    ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", networks.lenet5, 16),
+    ModelInfo(
+        "digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", networks.digits_cnn, 6
+    ),
+    ModelInfo("resnet9", "9 layers, GroupNorm", "FedClust (ICPP 2024)", "images", networks.resnet9, 8),
+    ModelInfo("resnet18", "18 layers, GroupNorm, small-image stem", "HiCFL (TMC 2024)", "images", networks.resnet18),
+    ModelInfo("vgg11", "8 convolutions, GroupNorm, 3 dense (512)", "HiCFL (TMC 2024)", "images", networks.vgg11),
+    ModelInfo("vgg16", "13 convolutions, GroupNorm, 3 dense (512)", "AdaCFL, FedClust", "images", networks.vgg16),
+    ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", networks.har_cnn, 36),
+    ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any", networks.mlp),
+    ModelInfo("ann", "dense 128-64", _FEDSTACK, "any", networks.ann),
+    ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features", networks.cnn1d),
+    ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features", networks.bilstm),
+)
+
+
+def models() -> dict[str, ModelInfo]:
+    """Every network by name."""
+    return {model.name: model for model in _MODELS}
+
+
+def default_model(input_shape: Shape) -> str:
+    """The network to take where a user names none: small and quick to train."""
+    name = {3: "lenet5", 2: "cnn1d"}.get(len(input_shape), "mlp")
+    return name if models()[name].fits(input_shape) else "mlp"
+
+
+def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
+    """A new network for rows of this shape: by name, by `package.module:factory`, or from a function or class.
+
+    A factory is given `input_shape` and `n_classes` (or `num_classes`) where it takes arguments of these names. Under
+    other names, two required arguments are the input shape and the number of classes, one is the number of classes.
+    """
+    input_shape = tuple(input_shape)
+    name = repr(spec if isinstance(spec, str) else getattr(spec, "__qualname__", type(spec).__name__))
+    if not isinstance(spec, str):
+        factory = spec
+    elif ":" in spec:
+        factory = _imported(spec)
+    else:
+        factory = _known(spec, input_shape)
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise FedcladeError(
+            f"model {name} is a {type(factory).__name__}: give a class or function that makes a network"
+        )
+    arguments = _arguments(name, factory, input_shape, n_classes)
+    try:
+        model = factory(*arguments.args, **arguments.kwargs)
+    except Exception as error:
+        raise FedcladeError(f"model {name} cannot be made for {_words(input_shape)}: {_first_line(error)}") from error
+    _check_outputs(name, model, input_shape, n_classes)
+    return model
+
+
+def _known(name: str, input_shape: Shape) -> Factory:
+    """The factory of a network of ours, if it can take such rows."""
+    if name not in models():
+        raise unknown("model", name, models())
+    model = models()[name]
+    if not model.fits(input_shape):
+        fitting = listed(other.name for other in _MODELS if other.fits(input_shape))
+        raise FedcladeError(f"model {name!r} takes {model.wants}, not {_words(input_shape)}: choose one of {fitting}")
+    return model.build
+
+
+def _imported(spec: str) -> Factory:
+    """The factory that `package.module:factory` names; modules in the working folder count, as for `python -m`."""
+    module, _, attribute = spec.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return attrgetter(attribute)(importlib.import_module(module))
+    except Exception as error:  # a user's module may raise anything
+        raise FedcladeError(
+            f"model {spec!r} cannot be imported: {_first_line(error)}: write package.module:factory, check both names"
+        ) from error
+
+
+def _arguments(name: str, factory: Factory, input_shape: Shape, n_classes: int) -> inspect.BoundArguments:
+    """What to call a factory with: values by the names it uses, then in order."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # built in C: nothing can be known
+        signature = inspect.Signature()
+    values = {"input_shape": input_shape, "n_classes": n_classes, "num_classes": n_classes}
+    given = {each: values[each] for each in signature.parameters if each in values}
+    left = [input_shape] * ("input_shape" not in given) + [n_classes] * (
+        not given.keys() & {"n_classes", "num_classes"}
+    )
+    required = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name not in given
+    ]
+    if len(required) > len(left):
+        raise FedcladeError(f"model {name} needs {listed(required)}: let it take input_shape and n_classes only")
+    given |= zip(required, left[len(left) - len(required) :], strict=True)
+    arguments = signature.bind_partial()
+    arguments.arguments.update(given)
+    return arguments
+
+
+def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int) -> None:
+    """Raise unless two rows of zeros give two rows of outputs, one for each class."""
+    if not isinstance(model, nn.Module):
+        raise FedcladeError(f"model {name} made a {type(model).__name__}: let it return a torch.nn.Module")
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()  # leaves batch statistics alone
+    try:
+        with torch.no_grad():
+            outputs = model(torch.zeros(2, *input_shape))
+    except Exception as error:
+        raise FedcladeError(f"model {name} does not take {_words(input_shape)}: {_first_line(error)}") from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
+    if found != (2, n_classes):
+        raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
+
+
+def _words(input_shape: Shape) -> str:
+    kind = {1: "features", 2: "windows", 3: "images"}.get(len(input_shape), "rows")
+    return f"{'x'.join(map(str, input_shape))} {kind}"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,61 @@
+"""fedclade finds the groups hidden in a federation of clients with unlike data and trains one model for each group.
+
+    import fedclade
+
+    result = fedclade.run("digits", split="label-groups:4", clients=20, method="fedclust", rounds=10)
+    print(result.accuracy, result.clusters)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedclade.api import Result, load, resume, run
+    from fedclade.clients.tasks import Describe, Evaluate, Predict, Train, Training
+    from fedclade.data import Client, Dataset, Federation, federation_of
+    from fedclade.errors import FedcladeError
+    from fedclade.methods import About, Clusters, Method, Roster
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported when first used, so that `import fedclade` is fast.
+_HOMES = {
+    "fedclade.api": ("Result", "load", "resume", "run"),
+    "fedclade.clients.tasks": ("Describe", "Evaluate", "Predict", "Train", "Training"),
+    "fedclade.data": ("Client", "Dataset", "Federation", "federation_of"),
+    "fedclade.errors": ("FedcladeError",),
+    "fedclade.methods": ("About", "Clusters", "Method", "Roster"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fedclade' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])
+
+
+__all__ = [
+    "About",
+    "Client",
+    "Clusters",
+    "Dataset",
+    "Describe",
+    "Evaluate",
+    "FedcladeError",
+    "Federation",
+    "Method",
+    "Predict",
+    "Result",
+    "Roster",
+    "Train",
+    "Training",
+    "federation_of",
+    "load",
+    "resume",
+    "run",
+]

@@ -1,0 +1,324 @@
+"""Run a federation from Python: `run`, `resume`, and the `Result` that both give."""
+
+import functools
+import importlib.metadata
+import platform
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.clients.memory import Memory
+from fedclade.clients.tasks import Training
+from fedclade.data import Federation, federation_of, fingerprint
+from fedclade.errors import FedcladeError
+from fedclade.methods import METHODS, Method
+from fedclade.rounds import Loop, Progress
+from fedclade.runs.folder import RunFolder
+from fedclade.settings import Settings, settings_from
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from fedclade.asking import Engine
+
+OWN_DATA, OWN_MODEL = "own", "own"  # what the record says of data or models given as Python objects
+
+
+def run(
+    data: Any = "digits",
+    *,
+    method: str | Mapping[str, Any] | Method = "fedavg",
+    model: "str | Callable[..., nn.Module] | None" = None,
+    training: Training | Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> "Result":
+    """Run a method on a federation and return its result.
+
+    `data` and `model` may be names or Python objects (see `fedclade.data.federation_of` and `fedclade.models.make`).
+    The other settings are those of the command line: split, clients, rounds, seed, workers, engine, ... Without `out`
+    the run folder is temporary and goes away with the result.
+    """
+    named = {"data": data if isinstance(data, str) else OWN_DATA, "model": model if isinstance(model, str | None) else OWN_MODEL}
+    own_method = method if isinstance(method, Method) else None
+    named["method"] = _described(method) if isinstance(method, Method) else method
+    if training is not None:
+        named["training"] = training
+    if own_method is not None and named["method"]["name"] not in METHODS:
+        checked = settings_from({**named, **settings, "method": "fedavg"}).model_copy(update={"method": named["method"]})
+    else:
+        checked = settings_from({**named, **settings})
+    federation = federation_of(
+        data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir
+    )
+    factory, model_name = _factory(model, federation)
+    checked = checked.model_copy(update={"model": model_name})
+    temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
+    folder = RunFolder.create(out if out is not None else Path(str(temporary)), record_of(checked, federation))
+    result = _go(folder, checked, federation, factory, own_method or checked.make_method(), on_round)
+    if temporary is not None:
+        weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
+    return result
+
+
+def resume(
+    path: Path | str,
+    *,
+    rounds: int | None = None,
+    workers: int | None = None,
+    data: Any = None,
+    model: "str | Callable[..., nn.Module] | None" = None,
+    method: Method | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+) -> "Result":
+    """Go on with a run where it stopped, or add rounds to one that has ended.
+
+    Data, model and method that were given as Python objects must be given again.
+    """
+    folder = RunFolder.open(path)
+    record = folder.settings
+    settings = settings_from_record(record)
+    changes = {"rounds": rounds, "workers": workers}
+    settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    if data is None and settings.data == OWN_DATA:
+        raise FedcladeError(f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)")
+    if model is None and settings.model == OWN_MODEL:
+        raise FedcladeError(f"the run in {path} was given its model in Python: go on with fedclade.resume(path, model=...)")
+    federation = federation_of(
+        data if data is not None else settings.data,
+        settings.split,
+        settings.clients,
+        settings.seed,
+        settings.test_view,
+        settings.data_dir,
+    )
+    if fingerprint(federation) != record["fingerprint"]:
+        raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
+    factory, _ = _factory(model or settings.model, federation)
+    if rounds is not None:
+        saved = folder.last_checkpoint()
+        if saved is not None and saved[0] > rounds:
+            raise FedcladeError(f"the run in {path} is past round {saved[0]} already: ask for more rounds than that")
+        folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
+    return _go(folder, settings, federation, factory, method or settings.make_method(), on_round)
+
+
+def load(path: Path | str) -> "Result":
+    """The result of a run that has ended."""
+    folder = RunFolder.open(path)
+    if not folder.is_finished:
+        raise FedcladeError(f"the run in {path} has not ended: go on with `fedclade resume {path}`")
+    return Result(folder)
+
+
+def settings_from_record(record: Mapping[str, Any]) -> Settings:
+    values = dict(record.get("settings", {}))
+    name = values.get("method", {}).get("name")
+    if name not in METHODS and ":" not in str(name):
+        return Settings(**{**values, "method": "fedavg"}).model_copy(update={"method": values["method"]})
+    return settings_from(values)
+
+
+def _described(method: Method) -> dict[str, Any]:
+    names = {kind: name for name, kind in METHODS.items()}
+    return {"name": names.get(type(method), type(method).__name__), **method.model_dump(mode="json")}
+
+
+def _factory(model: Any, federation: Federation) -> "tuple[Callable[[], nn.Module], str]":
+    from fedclade import models
+
+    spec = model if model is not None else models.default_model(federation.input_shape)
+    factory = functools.partial(models.make, spec, federation.input_shape, federation.n_classes)
+    factory()  # a model that does not fit the data must be known now
+    return factory, spec if isinstance(spec, str) else OWN_MODEL
+
+
+def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
+    """What settings.json holds: the settings with all defaults filled in, and what they met."""
+    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    groups = federation.groups
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "split": federation.split,
+        "clients": list(federation.names),
+        "groups": groups,
+        "classes": list(federation.classes),
+        "label_counts": federation.label_counts().tolist(),
+        "input_shape": list(federation.input_shape),
+        "fingerprint": fingerprint(federation),
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+        "command": sys.argv[1:] if Path(sys.argv[0]).name == "fedclade" else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _go(
+    folder: RunFolder,
+    settings: Settings,
+    federation: Federation,
+    factory: "Callable[[], nn.Module]",
+    method: Method,
+    on_round: Callable[[Progress], None] | None,
+) -> "Result":
+    with folder:
+        engine = make_engine(folder, settings, method.arrange(federation), factory)
+        try:
+            loop = Loop(
+                method,
+                engine,
+                folder,
+                federation.names,
+                settings.training,
+                settings.seed,
+                settings.rounds,
+                settings.evaluate_every,
+                settings.evaluate_own_every,
+                federation.groups,
+                on_round or (lambda progress: None),
+            )
+            about = {
+                "method": settings.method["name"],
+                "data": settings.data,
+                "split": federation.split,
+                "model": settings.model,
+                "seed": settings.seed,
+                "clients": len(federation),
+                **engine.facts,
+                "layout": engine.layout.to_json(),
+            }
+            loop.go(about)
+        finally:
+            engine.close()
+    return Result(folder, factory, method)
+
+
+def make_engine(
+    folder: RunFolder, settings: Settings, federation: Federation, factory: "Callable[[], nn.Module]"
+) -> "Engine":
+    shared: dict[str, Any] = {"seed": settings.seed, "training": settings.training, "memory": folder.path / "clients"}
+    if settings.engine == "flower-sim":
+        from fedclade.engines.flower import FlowerSimulation
+
+        return FlowerSimulation(federation, factory, workers=settings.workers, timeout=settings.timeout, **shared)
+    from fedclade.engines.local import LocalEngine
+
+    return LocalEngine(federation, factory, workers=settings.workers, timeout=settings.timeout, **shared)
+
+
+class Result:
+    """What a run found. It reads from the run folder, so it costs nothing until asked."""
+
+    def __init__(
+        self, folder: RunFolder, factory: "Callable[[], nn.Module] | None" = None, method: Method | None = None
+    ) -> None:
+        self._folder = folder
+        self._factory = factory
+        self._method = method
+        self.summary: dict[str, Any] = folder.read_json("result.json")
+
+    def __repr__(self) -> str:
+        accuracy, found = self.summary["accuracy"]["mean"], self.summary["clusters"]["found"]
+        share = "not measured" if accuracy is None else f"{accuracy:.3f}"
+        return f"<Result of {self.summary['method']} on {self.summary['data']}: accuracy {share}, {found} clusters>"
+
+    @property
+    def path(self) -> Path:
+        return self._folder.path
+
+    @property
+    def accuracy(self) -> dict[str, Any]:
+        """Mean, standard deviation and worst over clients, of the model that the server holds for each."""
+        return dict(self.summary["accuracy"])
+
+    @property
+    def accuracy_own(self) -> dict[str, Any]:
+        """The same of each client's own last trained model."""
+        return dict(self.summary["accuracy_own"])
+
+    @property
+    def clusters(self) -> dict[int, list[str]]:
+        """The clients of each cluster."""
+        members = self._folder.read_json("clusters.json")["members"]
+        return {int(cluster): list(clients) for cluster, clients in members.items()}
+
+    @property
+    def tree(self) -> list[dict[str, Any]]:
+        """Every split of a cluster: its round, parent, children and reason."""
+        return list(self._folder.read_json("clusters.json")["tree"])
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """A row for each round and client."""
+        return self._folder.table("history")
+
+    @property
+    def ledger(self) -> "pd.DataFrame":
+        """Bytes by round, client, phase and direction."""
+        return self._folder.table("ledger")
+
+    def cluster_of(self, client: str) -> int:
+        for cluster, clients in self.clusters.items():
+            if client in clients:
+                return cluster
+        raise FedcladeError(f"the run has no client {client!r}")
+
+    def model_for(self, client: str) -> "nn.Module":
+        """The model that serves a client, as a torch module."""
+        return self._module(self.weights_for(client))
+
+    def own_model_of(self, client: str) -> "nn.Module":
+        """The client's own last trained model, as a torch module."""
+        weights = Memory(self.path / "clients").read(client, "own")
+        if weights is None:
+            raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
+        return self._module(weights)
+
+    def weights_for(self, client: str) -> np.ndarray:
+        """The weights of the model that serves a client: the server's, completed by what the client keeps."""
+        from fedclade.methods import Clusters
+        from fedclade.models.weights import Layout
+
+        self.cluster_of(client)
+        saved = self._folder.last_checkpoint()
+        if saved is None:
+            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
+        state = saved[1]
+        members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
+        clusters = Clusters(members, state["models"], notes=state["notes"])
+        method = self._method or settings_from_record(self._folder.settings).make_method()
+        task = method.serve(clusters, client)
+        if not task.start:
+            return np.array(clusters.model_of(client) if task.weights is None else task.weights)
+        kept = Memory(self.path / "clients").read(client, task.start)
+        weights = np.array(clusters.model_of(client) if kept is None else kept)
+        if task.weights is not None:
+            place = Layout.from_json(self.summary["layout"]).select(task.layers)
+            weights[place] = task.weights[place]
+        return weights
+
+    def _module(self, weights: np.ndarray) -> "nn.Module":
+        from fedclade.models import make
+        from fedclade.models.weights import load as load_weights
+
+        if self._factory is not None:
+            module = self._factory()
+        else:
+            record = self._folder.settings
+            spec = record["settings"]["model"]
+            if spec == OWN_MODEL:
+                raise FedcladeError("this run's model was given in Python: load the weights with result.weights_for(client)")
+            module = make(spec, tuple(record["input_shape"]), len(record["classes"]))
+        return load_weights(module, weights).eval()
+
+

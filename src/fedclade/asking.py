@@ -1,0 +1,164 @@
+"""`ask`: the one door between a method and its clients. It checks what comes back and counts what passes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, overload
+
+import numpy as np
+
+from fedclade.clients.tasks import (
+    Answer,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Failure,
+    Predict,
+    Predicted,
+    Task,
+    Train,
+    Trained,
+    scalars_of,
+    sent_arrays,
+)
+from fedclade.models.weights import Layout
+
+A = TypeVar("A", bound=Answer)
+
+# Phases that are not a method's traffic: our own measuring, and work that the server does by itself.
+UNCOUNTED = frozenset({"measure", "server"})
+
+
+class Engine(Protocol):
+    """Where clients run. It delivers tasks and brings back answers, with failures as values."""
+
+    clients: tuple[str, ...]
+    layout: Layout
+    initial: np.ndarray
+    facts: Mapping[str, Any]  # what a run records about it
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
+
+    def rewind(self, round: int) -> None:
+        """Go back to what clients remembered at the end of a round."""
+
+    def close(self) -> None: ...
+
+
+class Answers(Mapping[str, A]):
+    """The answers of those who gave a good one, in the order asked; `failures` says why the others did not."""
+
+    def __init__(self, answers: Mapping[str, A], failures: Mapping[str, Failure]) -> None:
+        self._answers = dict(answers)
+        self.failures = dict(failures)
+
+    def __getitem__(self, client: str) -> A:
+        return self._answers[client]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self._answers)
+
+
+class TrainedClients(Answers[Trained]):
+    """What trained clients sent."""
+
+    def stack(self) -> np.ndarray:
+        """(clients, numbers sent), one row a client."""
+        return np.stack([answer.weights for answer in self.values()]) if len(self) else np.empty((0, 0), np.float32)
+
+    def of(self, clients: Iterable[str]) -> "TrainedClients":
+        """The answers of some of the clients."""
+        wanted = set(clients)
+        return TrainedClients({name: answer for name, answer in self.items() if name in wanted}, {})
+
+
+class Ask:
+    """Send tasks to clients and return their answers: `ask(Train(weights), to=clients)` or `ask({client: task})`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.round = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Start a new round's books."""
+        self.ledger: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.trained: dict[str, Trained] = {}
+        self.records: dict[str, Any] = {}
+
+    @overload
+    def __call__(self, tasks: Train, to: Iterable[str], phase: str = "train") -> TrainedClients: ...
+    @overload
+    def __call__(self, tasks: Evaluate, to: Iterable[str], phase: str = "evaluate") -> Answers[Evaluated]: ...
+    @overload
+    def __call__(self, tasks: Predict, to: Iterable[str], phase: str = "predict") -> Answers[Predicted]: ...
+    @overload
+    def __call__(self, tasks: Describe, to: Iterable[str], phase: str = "describe") -> Answers[Described]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Train], *, phase: str = "train") -> TrainedClients: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Evaluate], *, phase: str = "evaluate") -> Answers[Evaluated]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Predict], *, phase: str = "predict") -> Answers[Predicted]: ...
+
+    def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
+        asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
+        if not asked:
+            return TrainedClients({}, {})
+        kind = type(next(iter(asked.values())))
+        phase = phase or kind.__name__.lower()
+        answers = self.engine.answer(asked, self.round)
+        good: dict[str, Answer] = {}
+        failures: dict[str, Failure] = {}
+        for client, task in asked.items():
+            answer = answers.get(client, Failure("absent"))
+            wrong = answer if isinstance(answer, Failure) else self._fault(task, answer)
+            self._count(client, phase, "down", task)
+            if wrong is not None:
+                failures[client] = wrong
+                self.failures.append({"client": client, "phase": phase, "failure": str(wrong)})
+            else:
+                assert not isinstance(answer, Failure)
+                good[client] = answer
+                self._count(client, phase, "up", answer)
+                if isinstance(answer, Trained):
+                    self.trained[client] = answer
+        return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
+
+    def record(self, name: str, **values: Any) -> None:
+        """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name."""
+        self.records[name] = values
+
+    def _fault(self, task: Task, answer: Answer) -> Failure | None:
+        """Why an answer must not be used, if so."""
+        if isinstance(task, Train) and isinstance(answer, Trained):
+            place = self.engine.layout.select(None if task.upload == "nothing" else task.upload)
+            wanted = 0 if task.upload == "nothing" else len(np.empty(self.engine.layout.size, np.bool_)[place])
+            if answer.weights.shape != (wanted,):
+                return Failure("bad shape", f"sent {answer.weights.shape} numbers, {wanted} were asked for")
+            if answer.n_samples <= 0:
+                return Failure("refused", "trained on no sample")
+            if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
+                return Failure("not finite", "the update holds NaN or infinite numbers")
+        elif isinstance(answer, Evaluated):
+            if not np.isfinite(answer.accuracy):
+                return Failure("not finite", "the accuracy is not a number")
+        elif isinstance(answer, Predicted):
+            if not np.isfinite(answer.values).all():
+                return Failure("not finite", "the predictions hold NaN or infinite numbers")
+        elif not isinstance(answer, Described):
+            return Failure("bad shape", f"answered with {type(answer).__name__}")
+        return None
+
+    def _count(self, client: str, phase: str, direction: str, message: Task | Answer) -> None:
+        size = sum(array.nbytes for array in sent_arrays(message, self.engine.layout.select)) + 4 * scalars_of(message)
+        if size:
+            entry = {"round": self.round, "client": client, "phase": phase, "direction": direction, "bytes": size}
+            self.ledger.append(entry)

@@ -1,0 +1,152 @@
+"""What a method can ask of a client, and what a client answers.
+
+Tasks and answers are plain frozen values. Weights in them are whole flat vectors; `layers` and `upload` say which part
+really travels, so that traffic can be counted and sent (`sent_arrays`) without the method doing either.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+Layers = str | tuple[str, ...] | None  # None: everything; "head": the last layer; else names of layers
+
+OWN = "own"  # the slot of a client's memory that holds its own last trained model
+SERVER = "server"  # the name under which the server itself works on rows it was given
+
+
+class Training(BaseModel):
+    """How a client trains: stochastic gradient descent on its own rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    local_epochs: Annotated[int, Field(ge=0)] = 1
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train on the client's training rows, remember the result, send (part of) it back."""
+
+    weights: np.ndarray | tuple[np.ndarray, ...] | None = None  # several: the client takes the one of lowest training loss
+    layers: Layers = None  # which layers of `weights` are sent; the client fills the others from its slot `start`
+    start: str = ""  # start from this slot of the client's memory (the initial model while it is empty)
+    upload: Layers | Literal["nothing"] = None
+    save: str = OWN  # the slot that takes the trained weights; "" keeps nothing
+    training: Training | None = None  # None: the run's own
+    proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)
+    centre: np.ndarray | None = None  # None: the weights it started from
+    linear: np.ndarray | None = None  # adds <linear, w> to the loss (ClusterFL)
+
+    @property
+    def candidates(self) -> tuple[np.ndarray, ...]:
+        return self.weights if isinstance(self.weights, tuple) else () if self.weights is None else (self.weights,)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Loss and accuracy of some weights on the client's rows."""
+
+    weights: np.ndarray | None = None
+    layers: Layers = None
+    start: str = ""
+    on: Literal["test", "train"] = "test"
+    adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Outputs of some weights on given rows, or on the client's own."""
+
+    weights: np.ndarray | None = None
+    layers: Layers = None
+    start: str = ""
+    rows: np.ndarray | None = None  # None: the client's own rows, and their labels come along
+    on: Literal["test", "train"] = "test"
+    output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
+
+
+@dataclass(frozen=True)
+class Describe:
+    """A statistic of the client's rows that leaves the client: see `fedclade.clients.describe`."""
+
+    what: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trained:
+    weights: np.ndarray  # the layers asked for, as one vector
+    n_samples: int
+    steps: int
+    loss: float  # mean training loss over the steps
+    chosen: int = 0  # which of several candidates it started from
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    loss: float
+    accuracy: float
+    n_samples: int
+
+
+@dataclass(frozen=True)
+class Predicted:
+    values: np.ndarray  # (rows, outputs) float32
+    labels: np.ndarray  # (rows,) int64; empty where the rows were given
+
+
+@dataclass(frozen=True)
+class Described:
+    values: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a client did not answer; the same kinds on every engine."""
+
+    kind: Literal["raised", "died", "timed out", "bad shape", "not finite", "refused", "absent"]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+
+Task = Train | Evaluate | Predict | Describe
+Answer = Trained | Evaluated | Predicted | Described
+
+
+def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
+    """Every array of a message as it travels: weights cut to the layers sent (`select` is `Layout.select`)."""
+    match message:
+        case Train():
+            for candidate in message.candidates:
+                yield candidate[select(message.layers)]
+            yield from (vector for vector in (message.centre, message.linear) if vector is not None)
+        case Evaluate() | Predict():
+            if message.weights is not None:
+                yield message.weights[select(message.layers)]
+            if isinstance(message, Predict) and message.rows is not None:
+                yield message.rows
+        case Trained():
+            yield message.weights
+        case Predicted():
+            yield message.values
+            yield message.labels.astype(np.int16)
+        case Described():
+            yield from message.values.values()
+
+
+def scalars_of(message: Task | Answer) -> int:
+    """How many single numbers travel beside the arrays (sample counts, losses): four bytes each in the ledger."""
+    match message:
+        case Trained():
+            return 1 if len(message.weights) else 0
+        case Evaluated():
+            return 3
+    return 0

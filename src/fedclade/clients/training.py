@@ -1,0 +1,84 @@
+"""Local training: one loop of stochastic gradient descent, on flat buffers, for one client or for many at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedclade.clients.networks import Network, as_inputs
+from fedclade.clients.tasks import Training
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's part: where it starts, which of its rows make up each step, and the extra terms of its loss."""
+
+    weights: np.ndarray
+    batches: np.ndarray  # (steps, batch_size) row numbers, -1 where a last batch is shorter
+    proximal: float = 0.0
+    centre: np.ndarray | None = None
+    linear: np.ndarray | None = None
+
+
+def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator) -> np.ndarray:
+    """The rows of every step: each epoch a new order, cut into batches; the last one of an epoch may be shorter."""
+    size = training.batch_size
+    steps = -(-len(rows) // size)
+    table = np.full((training.local_epochs, steps * size), -1, np.int64)
+    for epoch in table:
+        epoch[: len(rows)] = rows[order.permutation(len(rows))]
+    return table.reshape(-1, size)
+
+
+def train(
+    network: Network, n_parameters: int, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+) -> tuple[np.ndarray, np.ndarray]:
+    """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps."""
+    # Those with most steps first, so that the ones still at work are always the first rows of the buffers.
+    order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
+    jobs = [jobs[k] for k in order]
+    weights = torch.from_numpy(np.stack([job.weights for job in jobs]))
+    parameters = weights[:, :n_parameters]
+    grads = torch.zeros_like(parameters)
+    velocity = torch.zeros_like(parameters) if training.momentum else None
+    terms = _extra_terms(jobs, parameters)
+    network.bind(weights, grads)
+    losses = torch.zeros(len(jobs))
+    lengths = np.array([len(job.batches) for job in jobs])
+    for step in range(int(lengths.max(initial=0))):
+        active = int((lengths > step).sum())
+        rows = torch.from_numpy(np.stack([job.batches[step] for job in jobs[:active]]))
+        real = rows >= 0
+        scale = real / real.sum(1, keepdim=True)
+        rows = rows.clamp_(min=0)
+        losses[:active] += network.gradients(as_inputs(x[rows]), y[rows], scale, active)
+        w, g = parameters[:active], grads[:active]
+        with torch.no_grad():
+            if training.weight_decay:
+                g.add_(w, alpha=training.weight_decay)
+            if terms is not None:
+                proximal, centre, linear = (term[:active] for term in terms)
+                g.add_(proximal * (w - centre)).add_(linear)
+            if velocity is not None:
+                g = velocity[:active].mul_(training.momentum).add_(g)
+            w.add_(g, alpha=-training.learning_rate)
+    back = np.argsort(order)
+    mean_loss = (losses / torch.from_numpy(np.maximum(lengths, 1))).numpy()
+    return weights.numpy()[back], mean_loss[back]
+
+
+def _extra_terms(jobs: Sequence[Job], parameters: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The proximal strength, its centre and the linear term of every job, or None where no job has any."""
+    if not any(job.proximal or job.linear is not None for job in jobs):
+        return None
+    size = parameters.shape[1]
+    centre = parameters.clone()  # a copy: the live parameters as their own centre would make the term vanish
+    linear = torch.zeros_like(parameters)
+    for k, job in enumerate(jobs):
+        if job.centre is not None:
+            centre[k] = torch.from_numpy(job.centre[:size])
+        if job.linear is not None:
+            linear[k] = torch.from_numpy(job.linear[:size])
+    return torch.tensor([[job.proximal] for job in jobs], dtype=torch.float32), centre, linear

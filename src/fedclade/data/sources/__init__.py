@@ -1,0 +1,40 @@
+"""Official files -> arrays. `load("mnist")` finds a data set's files on this machine and reads them.
+
+Nothing is ever downloaded unless asked for: that is `get`. What lies on this machine already, and whether it is the
+official data, says `check`. A person's own data comes in through `from_arrays`, `from_datasets` and `from_folder`.
+"""
+
+import re
+from pathlib import Path
+
+from fedclade.data.federation import Dataset
+from fedclade.data.sources.catalogue import source_named, sources
+from fedclade.data.sources.download import get
+from fedclade.data.sources.own import from_arrays, from_datasets, from_folder
+from fedclade.data.sources.places import find, found
+from fedclade.data.sources.report import FileState, Report, check
+from fedclade.data.sources.source import Source
+from fedclade.errors import unknown
+
+__all__ = [
+    "FileState",
+    "Report",
+    "Source",
+    "check",
+    "find",
+    "from_arrays",
+    "from_datasets",
+    "from_folder",
+    "get",
+    "load",
+    "sources",
+]
+
+
+def load(spec: str, data_dir: Path | str | None = None) -> Dataset:
+    """The rows of one data set, given as `name` or `name:form` (`motionsense:rows`, `drug-reviews:tfidf-512`)."""
+    name, colon, form = spec.partition(":")
+    source = source_named(name)
+    if colon and not any(re.fullmatch(known.replace("N", "[1-9][0-9]{0,4}"), form) for known in source.forms):
+        raise unknown(f"form of {name}", form, source.forms or [f"plain {name}"])
+    return source.read(found(source, data_dir), form)

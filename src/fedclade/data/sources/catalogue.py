@@ -1,0 +1,18 @@
+"""All data sets that `load` knows, by name."""
+
+from fedclade.data.sources import images, reviews, sensors
+from fedclade.data.sources.source import Source
+from fedclade.errors import unknown
+
+_CATALOGUE = {source.name: source for module in (images, sensors, reviews) for source in module.SOURCES}
+
+
+def sources() -> dict[str, Source]:
+    """The data sets that can be loaded, by name."""
+    return dict(_CATALOGUE)
+
+
+def source_named(name: str) -> Source:
+    if name not in _CATALOGUE:
+        raise unknown("data set", name, _CATALOGUE)
+    return _CATALOGUE[name]

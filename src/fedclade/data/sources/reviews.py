@@ -1,0 +1,103 @@
+"""Drug reviews: what patients wrote about a drug, and the 1 to 10 stars they gave. The owner of a review is the drug.
+
+A text becomes N numbers: its words and pairs of words, hashed (`hash-N`: nothing is learned, so nothing can leak), or
+the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). Every row has length 1.
+
+Drugs with fewer than 50 reviews, or with none to train or to test on, are left out: they could not be clients.
+"""
+
+import html
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.data.federation import Dataset
+from fedclade.data.sources.source import Shelf, Source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST_REVIEWS = 50
+DEFAULT_FORM = "hash-512"
+CHUNK = 5_000  # reviews turned to numbers at a time, so that memory holds the result and little else
+
+
+def drug_reviews(shelf: Shelf, form: str) -> Dataset:
+    """Drugs.com reviews as float32 features, with the stars as classes 0 .. 9."""
+    import pandas as pd
+
+    tables = {}
+    for name, path, stream in shelf.streams():
+        with shelf.reading(path):
+            tables[name] = _table(shelf, path, stream)
+    train, test = (tables[name] for name in shelf.source.files)
+    owners = _drugs_to_keep(train, test)
+    if not owners:
+        raise shelf.damaged(shelf.folder, f"no drug has {FEWEST_REVIEWS} reviews in {' and '.join(shelf.source.files)}")
+    train, test = (table[table["drugName"].isin(owners)] for table in (train, test))
+    rows = pd.concat([train, test], ignore_index=True)
+    return Dataset(
+        f"{shelf.source.name}:{form}" if form else shelf.source.name,
+        _features(rows["review"], len(train), form or DEFAULT_FORM),
+        rows["rating"].to_numpy(np.int64) - 1,
+        len(train),
+        tuple(str(stars) for stars in range(1, 11)),
+        owner=pd.Categorical(rows["drugName"], categories=owners).codes.astype(np.int64),
+        owners=tuple(owners),
+    )
+
+
+def _table(shelf: Shelf, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
+    """Drug, review and rating of one file, each of them checked."""
+    import pandas as pd
+
+    columns = {"drugName": "str", "review": "str", "rating": "float64"}
+    table = pd.read_csv(stream, sep="\t", usecols=list(columns), dtype=columns, keep_default_na=False)
+    bad = ~table["rating"].isin(range(1, 11)).to_numpy()
+    if bad.any():
+        row = int(bad.argmax())
+        raise shelf.damaged(path, f"the rating of review {row + 1} is {table['rating'].iloc[row]}, not 1 to 10")
+    return table
+
+
+def _drugs_to_keep(train: "pd.DataFrame", test: "pd.DataFrame") -> list[str]:
+    in_train, in_test = train["drugName"].value_counts(), test["drugName"].value_counts()
+    return sorted(
+        drug for drug in in_train.index.intersection(in_test.index) if in_train[drug] + in_test[drug] >= FEWEST_REVIEWS
+    )
+
+
+def _features(reviews: "pd.Series[str]", n_train: int, form: str) -> np.ndarray:
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+
+    kind, width = form.split("-")[0], int(form.split("-")[1])
+    shared: dict[str, Any] = {"preprocessor": _plain_text, "dtype": np.float32}
+    if kind == "hash":
+        vectorizer = HashingVectorizer(n_features=width, ngram_range=(1, 2), **shared)
+    else:
+        vectorizer = TfidfVectorizer(max_features=width, **shared).fit(reviews[:n_train])
+    x = np.zeros((len(reviews), width), np.float32)  # a vocabulary smaller than N leaves its last columns zero
+    for start in range(0, len(reviews), CHUNK):
+        rows = vectorizer.transform(reviews[start : start + CHUNK])
+        x[start : start + CHUNK, : rows.shape[1]] = rows.toarray()
+    return x
+
+
+def _plain_text(review: str) -> str:
+    return html.unescape(review).lower()  # the site's &#039; and the like
+
+
+SOURCES = (
+    Source(
+        name="drug-reviews",
+        description="215,063 reviews of drugs, rated 1 to 10 stars, as 512 text features; a client is a drug",
+        licence="CC BY 4.0",
+        page="https://archive.ics.uci.edu/dataset/462/drug+review+dataset+drugs+com",
+        read=drug_reviews,
+        files=("drugsComTrain_raw.tsv", "drugsComTest_raw.tsv"),
+        addresses=("https://archive.ics.uci.edu/static/public/462/",),
+        archive="drug+review+dataset+drugs+com.zip",
+        forms=("hash-N", "tfidf-N"),
+    ),
+)

@@ -1,0 +1,32 @@
+"""A worker process: it loads the workbench once, then does pieces of work until its connection closes."""
+
+import os
+import shutil
+import signal
+import sys
+from multiprocessing.connection import Client
+from pathlib import Path
+
+
+def main(address: str, folder: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then closes the connection
+    import torch
+
+    from fedclade.clients.work import load_workbench
+
+    torch.set_num_threads(1)
+    bench = load_workbench(Path(folder))
+    bench.module  # noqa: B018  (a model that cannot be made must fail here, before the run starts)
+    with Client(address, authkey=bytes.fromhex(os.environ.pop("FEDCLADE_WORKER_KEY"))) as connection:
+        connection.send(os.getpid())
+        while True:
+            try:
+                work, round = connection.recv()
+            except (EOFError, OSError):
+                break
+            connection.send(work.do(bench, round))
+    shutil.rmtree(folder, ignore_errors=True)  # in case the main process was killed and could not
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

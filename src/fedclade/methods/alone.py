@@ -1,0 +1,39 @@
+"""The two ends between which federated learning lies: every client alone, and all rows in one place."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from fedclade.asking import Ask
+from fedclade.clients.tasks import OWN, SERVER, Describe, Evaluate, Train
+from fedclade.data.federation import Federation
+from fedclade.methods.base import About, Clusters, Method, Roster
+
+
+class Local(Method):
+    """Every client trains a model of its own and sends nothing."""
+
+    about: ClassVar[About] = About("every client trains alone", "-", sends="nothing", newcomers=False)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        ask(Train(start=OWN, upload="nothing"), to=self.sample(roster))
+        return clusters
+
+    def serve(self, clusters: Clusters, client: str) -> Evaluate:
+        return Evaluate(start=OWN)
+
+
+class Centralized(Method):
+    """All rows are collected in one place: what federated learning is there to avoid, and the yardstick for it."""
+
+    about: ClassVar[About] = About("one model trained on all rows in one place", "-", timing="-", sends="raw rows")
+
+    def arrange(self, federation: Federation) -> Federation:
+        return federation.pooled(SERVER)
+
+    def start(self, roster: Roster, ask: Ask) -> Clusters:
+        ask(Describe("rows"), to=roster.clients, phase="raw rows")
+        return super().start(roster, ask)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        trained = ask(Train(clusters.models[0]), to=[SERVER], phase="server")
+        return replace(clusters, models={0: trained[SERVER].weights}) if SERVER in trained else clusters

@@ -1,0 +1,45 @@
+"""IFCA: several models from the start; each client takes the one that fits it best, every round anew.
+
+Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.asking import Ask
+from fedclade.clients.tasks import Train
+from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.models.weights import average
+
+
+class IFCA(Method):
+    about: ClassVar[About] = About(
+        "each client picks the best of K models every round", "Ghosh et al. 2020", "a given number", sends="K models"
+    )
+
+    n_clusters: Annotated[int, Field(ge=1)] = 4
+    weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
+
+    def start(self, roster: Roster, ask: Ask) -> Clusters:
+        """K models that differ. Shuffling the numbers of each tensor of a random model gives another one as random."""
+        models = {0: roster.initial}
+        for cluster in range(1, self.n_clusters):
+            random = roster.random(f"initial model {cluster}")
+            tensors = [roster.initial[place] for place in roster.layout.slices.values()]
+            models[cluster] = np.concatenate([random.permutation(tensor) for tensor in tensors])
+        return Clusters({0: roster.clients}, models)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        candidates = tuple(clusters.models[k] for k in range(self.n_clusters))
+        trained = ask(Train(candidates), to=self.sample(roster))
+        choice = clusters.cluster_of | {client: answer.chosen for client, answer in trained.items()}
+        models = dict(clusters.models)
+        for cluster in models:
+            reports = [answer for answer in trained.values() if answer.chosen == cluster]
+            if reports:  # a model that nobody chose stays as it is, and may be chosen later
+                weights = [a.n_samples if self.weighting == "samples" else 1 for a in reports]
+                models[cluster] = average((a.weights for a in reports), weights)
+        members = {k: tuple(c for c in roster.clients if choice[c] == k) for k in np.unique(list(choice.values())).tolist()}
+        return Clusters(members, models)

@@ -1,0 +1,144 @@
+"""Weights are one flat float32 vector; a `Layout` names its slices.
+
+Averaging is then arithmetic on vectors, a layer is a slice, and a checkpoint is one array. The parameters come first,
+in the module's order, and the floating-point buffers (running statistics) after them; integer counters are left out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.errors import FedcladeError, unknown
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the tensors in a flat vector: first `n_parameters` numbers of parameters, then buffers."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    n_parameters: int
+
+    @classmethod
+    def of(cls, module: "torch.nn.Module") -> "Layout":
+        """The layout of a module's weights."""
+        parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+        kept = {name for name in module.state_dict() if name not in dict(parameters)}
+        buffers = [
+            (name, tuple(b.shape)) for name, b in module.named_buffers() if name in kept and b.is_floating_point()
+        ]
+        tensors = parameters + buffers
+        return cls(
+            tuple(name for name, _ in tensors),
+            tuple(shape for _, shape in tensors),
+            sum(prod(shape) for _, shape in parameters),
+        )
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where each tensor lies in the vector."""
+        places, start = {}, 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            places[name] = slice(start, start + prod(shape))
+            start += prod(shape)
+        return places
+
+    @property
+    def size(self) -> int:
+        """How many numbers the whole vector holds."""
+        return sum(prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def layers(self) -> dict[str, slice]:
+        """Where each layer lies: a layer is one parametric module, weight and bias together (no buffers)."""
+        places: dict[str, slice] = {}
+        for name, place in self.slices.items():
+            if place.start >= self.n_parameters:
+                break
+            layer = name.rpartition(".")[0] or name
+            # A module's own parameters stand side by side, unless modules of one name prefix are interleaved.
+            places[layer] = slice(places[layer].start, place.stop) if layer in places else place
+        return places
+
+    @cached_property
+    def fully_connected(self) -> tuple[str, ...]:
+        """The layers whose weight is a matrix, in order."""
+        shapes = dict(zip(self.names, self.shapes, strict=True))
+        return tuple(layer for layer in self.layers if len(shapes.get(f"{layer}.weight", shapes.get(layer, ()))) == 2)
+
+    @property
+    def head(self) -> str:
+        """The last layer: the classifier."""
+        return list(self.layers)[-1]
+
+    def select(self, layers: str | Sequence[str] | None) -> np.ndarray | slice:
+        """The index of some layers in the vector: None is everything, "head" the last layer, else names of layers."""
+        if layers is None:
+            return slice(0, self.size)
+        names = [self.head if name == "head" else name for name in ([layers] if isinstance(layers, str) else layers)]
+        for name in names:
+            if name not in self.layers:
+                raise unknown("layer", name, self.layers)
+        if len(names) == 1:
+            return self.layers[names[0]]
+        places = [self.layers[name] for name in self.layers if name in names]
+        return np.concatenate([np.arange(place.start, place.stop) for place in places] or [np.arange(0)])
+
+    def tensors(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """The named tensors of a flat vector, as views."""
+        return {
+            name: vector[place].reshape(shape)
+            for (name, place), shape in zip(self.slices.items(), self.shapes, strict=True)
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {"names": self.names, "shapes": self.shapes, "n_parameters": self.n_parameters}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Layout":
+        shapes = tuple(tuple(int(side) for side in shape) for shape in record["shapes"])
+        return cls(tuple(record["names"]), shapes, int(record["n_parameters"]))
+
+
+def flatten(module: "torch.nn.Module") -> np.ndarray:
+    """A module's weights as one flat vector (a copy)."""
+    state = module.state_dict()
+    layout = Layout.of(module)
+    return np.concatenate([state[name].detach().numpy().ravel() for name in layout.names] or [np.empty(0)]).astype(
+        np.float32
+    )
+
+
+def load(module: "torch.nn.Module", vector: np.ndarray) -> "torch.nn.Module":
+    """The module, with its weights set from a flat vector."""
+    import torch
+
+    layout = Layout.of(module)
+    if vector.shape != (layout.size,):
+        raise FedcladeError(f"weights of shape {vector.shape} do not fit a model of {layout.size} numbers")
+    state = module.state_dict()
+    with torch.no_grad():
+        for name, tensor in layout.tensors(vector).items():
+            state[name].copy_(torch.from_numpy(np.array(tensor)))
+    return module
+
+
+def average(vectors: Iterable[np.ndarray], weights: Iterable[float]) -> np.ndarray:
+    """The weighted mean. Summed in double precision, one vector after the other, so that it does not depend on BLAS."""
+    total: np.ndarray | None = None
+    mass = 0.0
+    for vector, weight in zip(vectors, weights, strict=True):
+        if total is None:
+            total = np.zeros(vector.shape, np.float64)
+        total += float(weight) * vector.astype(np.float64)
+        mass += float(weight)
+    if total is None or mass <= 0:
+        raise FedcladeError("nothing to average: no client reported")
+    return (total / mass).astype(np.float32)

@@ -1,0 +1,179 @@
+"""The loop: start, round, measure, record, checkpoint; and the result that it leaves."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.asking import UNCOUNTED, Ask, Engine
+from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
+from fedclade.clustering.scores import adjusted_rand_index, normalized_mutual_information
+from fedclade.data.federation import Federation
+from fedclade.methods import Clusters, Method, Roster
+from fedclade.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a display shows after a round."""
+
+    round: int
+    rounds: int
+    accuracy: float | None  # mean over clients, where it was measured
+    clusters: int
+    bytes_up: int
+    bytes_down: int
+    failures: int
+
+
+@dataclass
+class Loop:
+    """One run of a method on an engine."""
+
+    method: Method
+    engine: Engine
+    run: RunFolder
+    clients: tuple[str, ...]
+    training: Training
+    seed: int
+    rounds: int
+    evaluate_every: int = 1
+    evaluate_own_every: int = 0
+    groups: Mapping[str, int] | None = None
+    on_round: Callable[[Progress], None] = lambda progress: None
+
+    def go(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
+        self.ask = Ask(self.engine)
+        roster = Roster(self.clients, self.engine.initial, self.engine.layout, self.training, self.seed)
+        saved = self.run.last_checkpoint()
+        self.last_seen: dict[str, dict[str, float]] = {}
+        self.has_trained: set[str] = set()  # only they have a last model of their own
+        self.seconds, self.bytes = 0.0, {"up": 0, "down": 0}
+        first, clusters = 0, None
+        if saved is not None:
+            first, clusters = saved[0] + 1, self._restored(saved[1])
+        self.run.rewind(first - 1)
+        self.engine.rewind(first - 1)
+        for number in range(first, self.rounds + 1):
+            began = time.perf_counter()
+            self.ask.clear()
+            self.ask.round = number
+            now = replace(roster, round=number)
+            clusters = self.method.start(now, self.ask) if clusters is None else self.method.round(clusters, now, self.ask)
+            clusters.check(self.clients)
+            self._close_round(number, clusters, began)
+        assert clusters is not None
+        return self._finish(clusters, result)
+
+    def _restored(self, state: Mapping[str, Any]) -> Clusters:
+        self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
+        self.seconds, self.bytes = state["seconds"], dict(state["bytes"])
+        members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
+        return Clusters(members, state["models"], tuple(state["tree"]), state["notes"])
+
+    def _close_round(self, number: int, clusters: Clusters, began: float) -> None:
+        last = number == self.rounds
+        self.has_trained |= set(self.ask.trained)
+        measured = number % self.evaluate_every == 0 or last
+        own = last or (self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0)
+        if measured:
+            served = self.ask({c: self.method.serve(clusters, c) for c in self.clients}, phase="measure")
+            self._see(served, "accuracy", "loss")
+        if own:
+            trainers = [client for client in self.clients if client in self.has_trained]
+            self._see(self.ask(Evaluate(start=OWN), to=trainers, phase="measure"), "accuracy_own", "loss_own")
+        for entry in self.ask.ledger:
+            if entry["phase"] not in UNCOUNTED:
+                self.bytes[entry["direction"]] += entry["bytes"]
+        self.seconds += time.perf_counter() - began
+        state = {
+            "members": dict(clusters.members),
+            "models": dict(clusters.models),
+            "tree": list(clusters.tree),
+            "notes": dict(clusters.notes),
+            "last_seen": self.last_seen,
+            "has_trained": sorted(self.has_trained),
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+        }
+        tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
+        self.run.write_round(number, state, tables, self.ask.records)
+        mean = float(np.mean([seen["accuracy"] for seen in self.last_seen.values() if "accuracy" in seen] or [np.nan]))
+        accuracy = mean if measured and np.isfinite(mean) else None
+        totals = (self.bytes["up"], self.bytes["down"], len(self.ask.failures))
+        self.on_round(Progress(number, self.rounds, accuracy, len(clusters), *totals))
+
+    def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
+        for client, answer in answers.items():
+            self.last_seen.setdefault(client, {}).update({accuracy: answer.accuracy, loss: answer.loss})
+
+    def _history(self, number: int, clusters: Clusters, measured: bool, own: bool) -> list[dict[str, Any]]:
+        """A row for each client: where it is, how well it is served, and what went wrong."""
+        failed: dict[str, str] = {}
+        for failure in self.ask.failures:
+            earlier = f"{failed[failure['client']]}; " if failure["client"] in failed else ""
+            failed[failure["client"]] = f"{earlier}{failure['phase']}: {failure['failure']}"
+        cluster_of = clusters.cluster_of
+        nothing: dict[str, float] = {}
+        rows = []
+        for client in self.clients:
+            seen = self.last_seen.get(client, nothing)
+            trained = self.ask.trained.get(client)
+            row = {
+                "round": number,
+                "client": client,
+                "cluster": cluster_of[client],
+                "accuracy": seen.get("accuracy", np.nan) if measured else np.nan,
+                "loss": seen.get("loss", np.nan) if measured else np.nan,
+                "accuracy_own": seen.get("accuracy_own", np.nan) if own else np.nan,
+                "loss_own": seen.get("loss_own", np.nan) if own else np.nan,
+                "trained": trained is not None,
+                "train_loss": trained.loss if trained is not None else np.nan,
+                "n_samples": trained.n_samples if trained is not None else 0,
+                "failure": failed.get(client, ""),
+            }
+            rows.append(row)
+        return rows
+
+    def _finish(self, clusters: Clusters, result: Mapping[str, Any]) -> dict[str, Any]:
+        agreement: dict[str, float | None] = {"ari": None, "nmi": None}
+        if self.groups is not None:
+            found = [clusters.cluster_of[client] for client in self.clients]
+            truth = [self.groups[client] for client in self.clients]
+            ari, nmi = adjusted_rand_index(truth, found), normalized_mutual_information(truth, found)
+            agreement = {"ari": float(ari), "nmi": float(nmi)}
+        outcome = {
+            **result,
+            "rounds": self.rounds,
+            "accuracy": spread([seen["accuracy"] for seen in self.last_seen.values() if "accuracy" in seen]),
+            "accuracy_own": spread([seen["accuracy_own"] for seen in self.last_seen.values() if "accuracy_own" in seen]),
+            "clusters": {"found": len(clusters), **agreement},
+            "bytes": dict(self.bytes),
+            "failures": self._failures(),
+            "seconds": round(self.seconds, 3),
+        }
+        members = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
+        layout = self.engine.layout
+        models = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
+        self.run.finish(outcome, {"members": members, "tree": [dict(branch) for branch in clusters.tree]}, models)
+        return outcome
+
+    def _failures(self) -> int:
+        """In how many rounds some client failed, over all clients."""
+        history = self.run.table("history")
+        return int((history["failure"] != "").sum()) if len(history) else 0
+
+
+def spread(values: "Sequence[float]") -> dict[str, float | int | None]:
+    """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
+    if not len(values):
+        return {"mean": None, "std": None, "worst": None, "clients": 0}
+    return {"mean": float(np.mean(values)), "std": float(np.std(values)), "worst": float(np.min(values)), "clients": len(values)}
+
+

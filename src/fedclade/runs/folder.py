@@ -1,0 +1,196 @@
+"""A run folder: all that is known about a run, in files that other tools can read.
+
+    settings.json         the settings as used, with seed and versions
+    history.parquet       a row for each round and client: cluster, accuracy, loss, failures
+    ledger.parquet        bytes by round, client, phase and direction
+    clusters.json         who is in which cluster at the end, and the tree of splits
+    models/               the models, one safetensors file a cluster, tensors named as in the network
+    clients/              what the clients remember: their own last models
+    records/              what a method kept to look at: distance matrices, trees, curves
+    checkpoints/          the state after the last two rounds, from which a run resumes
+    result.json           the outcome
+
+While a run goes on, history and ledger lie in `parts/`, a file a round. A round counts once its checkpoint is written,
+which is the last thing it does; whatever else it left behind is dropped when the run resumes.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.errors import FedcladeError
+from fedclade.files import write_atomically, write_json
+from fedclade.runs import packing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("history", "ledger")
+
+
+class RunFolder:
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock: Any = None
+
+    @classmethod
+    def create(cls, path: Path | str, settings: Mapping[str, Any]) -> "RunFolder":
+        run = cls(path)
+        try:
+            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+                what = "holds a run already" if (run.path / "settings.json").exists() else "exists and is not empty"
+                raise FedcladeError(
+                    f"{run.path} {what}: go on with it by `fedclade resume {run.path}`, or choose another --out"
+                    if what.startswith("holds")
+                    else f"{run.path} {what}: choose another --out"
+                )
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FedcladeError(f"cannot make the run folder {run.path}: {error.strerror or error}") from error
+        write_json(run.path / "settings.json", settings)
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunFolder":
+        run = cls(path)
+        if not (run.path / "settings.json").is_file():
+            raise FedcladeError(f"{run.path} is no run folder: it has no settings.json")
+        return run
+
+    def __enter__(self) -> "RunFolder":
+        """Hold the folder, so that no second process writes to it."""
+        self._lock = (self.path / ".lock").open("w")
+        if os.name == "posix":
+            import fcntl
+
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._lock.close()
+                raise FedcladeError(f"another process is running in {self.path}: wait for it or stop it") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.close()
+
+    def read_json(self, name: str) -> Any:
+        path = self.path / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FedcladeError(f"{self.path} has no {name}: the run has not come that far") from None
+        except (ValueError, OSError) as error:
+            raise FedcladeError(f"cannot read {path}: the file is damaged ({error})") from error
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.read_json("settings.json")
+
+    def update_settings(self, settings: Mapping[str, Any]) -> None:
+        write_json(self.path / "settings.json", settings)
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    # One round
+
+    def write_round(
+        self,
+        round: int,
+        state: Any,
+        tables: Mapping[str, list[dict[str, Any]]],
+        records: Mapping[str, Any],
+    ) -> None:
+        """Write what a round gave; its checkpoint comes last and makes it count."""
+        import pandas as pd
+
+        for name, rows in tables.items():
+            if rows:
+                frame = pd.DataFrame(rows)
+                path = self.path / "parts" / f"{round:06d}.{name}.parquet"
+                write_atomically(path, lambda part, frame=frame: frame.to_parquet(part, index=False))  # type: ignore[misc]
+        for name, record in records.items():
+            packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record)
+        packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
+        for old in self._checkpoints()[:-2]:
+            old.unlink(missing_ok=True)
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("[0-9]*.safetensors"))
+
+    def last_checkpoint(self) -> tuple[int, Any] | None:
+        """The newest round that counts and its state. A damaged file is passed over for the one before."""
+        damaged: FedcladeError | None = None
+        for path in reversed(self._checkpoints()):
+            try:
+                return int(path.stem), packing.load(path)
+            except FedcladeError as error:
+                damaged = error
+        if damaged is not None:
+            raise damaged
+        return None
+
+    def rewind(self, round: int) -> None:
+        """Drop what later rounds left behind, and open a finished run again."""
+        self._unfold()
+        (self.path / "result.json").unlink(missing_ok=True)
+        for pattern in ("parts/*", "records/*", "checkpoints/*"):
+            for path in self.path.glob(pattern):
+                if path.name.startswith(".") or int(path.name.split(".")[0]) > round:
+                    path.unlink(missing_ok=True)
+
+    # The end
+
+    def finish(self, result: Mapping[str, Any], clusters: Mapping[str, Any], models: Mapping[int, Mapping[str, np.ndarray]]) -> None:
+        from safetensors.numpy import save_file
+
+        for name in TABLES:
+            frame = self.table(name)
+            write_atomically(self.path / f"{name}.parquet", lambda part, frame=frame: frame.to_parquet(part, index=False))  # type: ignore[misc]
+        shutil.rmtree(self.path / "models", ignore_errors=True)
+        for cluster, tensors in models.items():
+            path = self.path / "models" / f"cluster-{cluster}.safetensors"
+            whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+            write_atomically(path, lambda part, whole=whole: save_file(whole, part))  # type: ignore[misc]
+        write_json(self.path / "clusters.json", clusters)
+        write_json(self.path / "result.json", result)
+        shutil.rmtree(self.path / "parts", ignore_errors=True)
+
+    def _unfold(self) -> None:
+        """Turn the tables of a finished run into parts again, so that it can go on."""
+        for name in TABLES:
+            path = self.path / f"{name}.parquet"
+            if path.is_file() and self.is_finished:
+                frame = self.table(name)
+                for number, rows in frame.groupby("round"):
+                    part = self.path / "parts" / f"{int(number):06d}.{name}.parquet"
+                    write_atomically(part, lambda to, rows=rows: rows.to_parquet(to, index=False))  # type: ignore[misc]
+            path.unlink(missing_ok=True)
+
+    # Reading
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """`history` or `ledger`, of a finished run or of one under way."""
+        import pandas as pd
+
+        whole = self.path / f"{name}.parquet"
+        paths = sorted((self.path / "parts").glob(f"[0-9]*.{name}.parquet")) or ([whole] if whole.is_file() else [])
+        if whole.is_file() and self.is_finished:
+            paths = [whole]
+        try:
+            frames = [pd.read_parquet(path) for path in paths]
+        except (OSError, ValueError) as error:
+            raise FedcladeError(f"cannot read the {name} of {self.path}: a file is damaged ({error})") from error
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def records(self) -> dict[tuple[int, str], Any]:
+        """Everything the method kept to look at, by round and name."""
+        paths = sorted((self.path / "records").glob("[0-9]*.safetensors"))
+        return {(int(path.name.split(".")[0]), path.name.split(".")[1]): packing.load(path) for path in paths}

@@ -1,0 +1,121 @@
+"""The settings of a run: the same names on the command line, in a TOML file and in Python."""
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedclade.clients.tasks import Training
+from fedclade.errors import FedcladeError, listed
+from fedclade.methods import Method, method_class
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class Settings(BaseModel):
+    """Everything that makes up a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = "digits"
+    split: str | None = None  # None: natural where rows have owners, else iid
+    clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
+    test_view: Literal["label-support", "proportional", "holdout"] | None = None
+    model: str | None = None  # None: one that fits the data
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedavg"})
+    training: Training = Training()
+    rounds: Annotated[int, Field(ge=0)] = 10
+    seed: Annotated[int, Field(ge=0)] = 0
+    evaluate_every: Annotated[int, Field(ge=1)] = 1
+    evaluate_own_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
+    engine: Literal["local", "flower-sim"] = "local"
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
+    timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
+    data_dir: str | None = None
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method_is_a_table(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _path_is_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+    def make_method(self) -> Method:
+        given = dict(self.method)
+        name = given.pop("name", None)
+        if not isinstance(name, str):
+            raise FedcladeError("the method has no name: say which, as in `method = \"fedavg\"`")
+        try:
+            return method_class(name)(**given)
+        except ValidationError as error:
+            raise FedcladeError(_in_one_line(error, f"method {name}", method_class(name).model_fields)) from None
+
+
+def settings_from(values: Mapping[str, Any]) -> Settings:
+    """Validated settings. Anything wrong is one line."""
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise FedcladeError(_in_one_line(error, "settings", Settings.model_fields)) from None
+    settings.make_method()
+    return settings
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedcladeError(f"there is no file {path}: give the path of a TOML file to --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise FedcladeError(f"cannot read {path}: {error}") from None
+
+
+def with_assignments(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """Add `--set method.threshold=1.4` and the like; what stands right of `=` is read as TOML, else as a word."""
+    result: dict[str, Any] = {**values}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        keys = name.strip().split(".")
+        if not equals or not all(keys):
+            raise FedcladeError(f"--set {assignment!r}: write it as name=value, for example method.threshold=1.4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        table = result
+        for key in keys[:-1]:
+            inner = table.get(key, {})
+            inner = {"name": inner} if isinstance(inner, str) else dict(inner) if isinstance(inner, Mapping) else None
+            if inner is None:
+                raise FedcladeError(f"--set {assignment!r}: {key} has no settings of its own")
+            table[key] = inner
+            table = inner
+        if keys == ["method"] and isinstance(value, str):
+            value = {**_as_table(result.get("method")), "name": value}
+        table[keys[-1]] = value
+    return result
+
+
+def _as_table(method: Any) -> dict[str, Any]:
+    return {"name": method} if isinstance(method, str) else dict(method or {})
+
+
+def _in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -> str:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-")))
+    if first["type"] == "extra_forbidden":
+        import difflib
+
+        near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"
+        return f"{where}: there is no setting {name!r}; {hint}"
+    return f"{where}: {name} = {first['input']!r} is wrong: {first['msg'][0].lower()}{first['msg'][1:]}"
