@@ -40,7 +40,7 @@ def train_rows(federation: Federation) -> np.ndarray:
 # --- what holds for every split ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     spec=st.sampled_from(DEALT),
     clients=st.integers(10, 40),
@@ -140,7 +140,7 @@ def test_iid_is_one_group_of_equal_clients() -> None:
     assert len({id(client.test) for client in federation.clients}) == 1  # equal views, one array
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(alpha=st.sampled_from([1e-9, 0.01, 0.1, 1, 1000]), clients=st.integers(1, 60), seed=st.integers(0, 99))
 def test_dirichlet_uses_every_row_and_leaves_nobody_short(alpha: float, clients: int, seed: int) -> None:
     federation = split(images(), f"dirichlet:{alpha}", clients, seed)
@@ -332,8 +332,8 @@ def test_natural_clients_are_owners_with_their_own_test_rows() -> None:
     assert federation.names == ("p0", "p2", "p3")  # p1 has nothing to train on, p4 one row and no tests
     assert federation["p0"].train.tolist() == list(range(10))
     assert federation["p0"].test.tolist() == [18, 19, 20, 21]
-    assert federation["p3"].test.tolist() == [16]  # held out: the last in time of its label
-    assert federation["p3"].train.tolist() == [11, 12, 13, 14, 15] or federation["p3"].test.tolist() == [15]
+    assert federation["p3"].test.tolist() in ([15], [16])  # held out: the last in time of its label
+    assert sorted([*federation["p3"].train, *federation["p3"].test]) == list(range(11, 17))
     assert federation.groups is None
     assert federation.x is data.x
 
@@ -414,8 +414,9 @@ def test_wrong_data_get_one_clear_line() -> None:
         split(flat, "iid", 4, test_view="all")
     with pytest.raises(FedcladeError, match="has one row, so none can be held out"):
         split(flat, "iid", 40)
-    with pytest.raises(FedcladeError, match="leaves 9 of 20 clients without rows: use fewer clients"):
-        split(images(per_class=11, classes=3), "label-skew:0.3", 20)
+    rare = Dataset("rare", np.zeros((32, 2), np.float32), np.repeat([0, 1, 2], [1, 1, 30]), 32, ("a", "b", "c"))
+    with pytest.raises(FedcladeError, match="leaves 6 of 12 clients without rows: use fewer clients"):
+        split(rare, "label-skew:0.3", 12)  # one label each: four clients share the one row of a, four that of b
 
 
 def test_the_registry_tells_how_to_write_each_split() -> None:

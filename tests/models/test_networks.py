@@ -104,9 +104,7 @@ def test_chains_are_plain(name: str, shape: tuple[int, ...]) -> None:
     assert named[0] in ("conv1", "fc1")
 
 
-@pytest.mark.parametrize(
-    "shape", [GREY, COLOUR, DIGIT, (1, 16, 16), (1, 15, 20), WINDOW, (3, 36), (3, 35), (2, 1), FEATURES, (1,)]
-)
+@pytest.mark.parametrize("shape", [(1, 15, 20), (1, 7, 5), WINDOW, (3, 36), (3, 35), FEATURES, (1,)])
 def test_a_network_fits_exactly_where_it_says(shape: tuple[int, ...]) -> None:
     for name, info in models().items():
         if info.fits(shape):
@@ -114,15 +112,13 @@ def test_a_network_fits_exactly_where_it_says(shape: tuple[int, ...]) -> None:
         else:
             with pytest.raises(FedcladeError, match=f"model '{name}' takes {info.wants}, not .*: choose one of .*mlp"):
                 make(name, shape, 3)
-    for name, info in models().items():  # nothing that would have gone through is refused
-        if not info.fits(shape):
-            with pytest.raises((RuntimeError, ValueError, TypeError, IndexError)):
+            with pytest.raises((RuntimeError, ValueError, TypeError, IndexError)):  # it would not have gone through
                 info.build(shape, 3)(torch.zeros(2, *shape))
 
 
 @pytest.mark.parametrize("name", list(models()))
 def test_gradients_reach_every_parameter(name: str) -> None:
-    shape = COLOUR if models()[name].input == "images" else (6, 40)
+    shape = (3, 16, 16) if models()[name].input == "images" else (6, 40)
     model = make(name, shape, 5)
     nn.functional.cross_entropy(model(torch.randn(3, *shape)), torch.tensor([0, 1, 2])).backward()
     assert all(value.grad is not None for value in model.parameters())

@@ -377,7 +377,9 @@ def split(dataset: Dataset, spec: str, clients: int | None, seed: int = 0, test_
     plan = chosen.plan(Deal(sizes, int(clients), colour, stream(seed, "split")), *arguments)
     empty = int((plan.counts.sum(axis=1) == 0).sum())
     if empty:
-        raise FedcladeError(f"split {spec!r} leaves {empty} of {clients} clients without rows: use fewer clients")
+        raise FedcladeError(
+            f"split {spec!r} leaves {empty} of {clients} clients without rows: use fewer clients or another split"
+        )
 
     width = max(3, len(str(clients - 1)))
     hands = [

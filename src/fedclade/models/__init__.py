@@ -36,13 +36,8 @@ class ModelInfo:
     @property
     def wants(self) -> str:
         """The input it takes, in words."""
-        if self.smallest == 1:
-            return self.input
-        return (
-            self.input
-            + (f" of {self.smallest}x{self.smallest}" if self.input == "images" else f" of {self.smallest} moments")
-            + " or more"
-        )
+        size = f"{self.smallest}x{self.smallest}" if self.input == "images" else f"{self.smallest} moments"
+        return f"{self.input} of {size} or more" if self.smallest > 1 else self.input
 
 
 _SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"

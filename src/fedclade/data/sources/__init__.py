@@ -14,7 +14,7 @@ from fedclade.data.sources.own import from_arrays, from_datasets, from_folder
 from fedclade.data.sources.places import find, found
 from fedclade.data.sources.report import FileState, Report, check
 from fedclade.data.sources.source import Source
-from fedclade.errors import unknown
+from fedclade.errors import FedcladeError, unknown
 
 __all__ = [
     "FileState",
@@ -35,6 +35,8 @@ def load(spec: str, data_dir: Path | str | None = None) -> Dataset:
     """The rows of one data set, given as `name` or `name:form` (`motionsense:rows`, `drug-reviews:tfidf-512`)."""
     name, colon, form = spec.partition(":")
     source = source_named(name)
-    if colon and not any(re.fullmatch(known.replace("N", "[1-9][0-9]{0,4}"), form) for known in source.forms):
-        raise unknown(f"form of {name}", form, source.forms or [f"plain {name}"])
+    if colon and not source.forms:
+        raise FedcladeError(f"{name} has no forms: write just {name!r}, not {spec!r}")
+    if colon and not any(re.fullmatch(known.replace("N", "[1-9][0-9]{0,3}"), form) for known in source.forms):
+        raise unknown(f"form of {name}", form, source.forms)
     return source.read(found(source, data_dir), form)

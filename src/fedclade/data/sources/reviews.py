@@ -1,7 +1,7 @@
 """Drug reviews: what patients wrote about a drug, and the 1 to 10 stars they gave. The owner of a review is the drug.
 
 A text becomes N numbers: its words and pairs of words, hashed (`hash-N`: nothing is learned, so nothing can leak), or
-the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). Every row has length 1.
+the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). A row has length 1, or 0 without such words.
 
 Drugs with fewer than 50 reviews, or with none to train or to test on, are left out: they could not be clients.
 """
@@ -37,9 +37,11 @@ def drug_reviews(shelf: Shelf, form: str) -> Dataset:
         raise shelf.damaged(shelf.folder, f"no drug has {FEWEST_REVIEWS} reviews in {' and '.join(shelf.source.files)}")
     train, test = (table[table["drugName"].isin(owners)] for table in (train, test))
     rows = pd.concat([train, test], ignore_index=True)
+    with shelf.reading(shelf.folder / shelf.source.files[0]):
+        features = _features(rows["review"], len(train), form or DEFAULT_FORM)
     return Dataset(
         f"{shelf.source.name}:{form}" if form else shelf.source.name,
-        _features(rows["review"], len(train), form or DEFAULT_FORM),
+        features,
         rows["rating"].to_numpy(np.int64) - 1,
         len(train),
         tuple(str(stars) for stars in range(1, 11)),

@@ -1,0 +1,228 @@
+"""Clients on a Flower grid: the same methods, tasks and workbench, with Flower's messages in between.
+
+`FlowerEngine` works on any grid. `FlowerSimulation` starts Flower's own simulation (on Ray) and works on its grid.
+"""
+
+import json
+import os
+import queue
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.clients.memory import Memory
+from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Train, Training
+from fedclade.clients.wire import decode, encode
+from fedclade.clients.work import CHUNK, Workbench, load_workbench, save_workbench
+from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
+    from torch import nn
+
+HELLO = "query.fedclade_hello"  # a node tells which client it is
+POLL = 0.02  # seconds between looks for replies
+
+
+def to_records(header: Mapping[str, Any], arrays: list[np.ndarray]) -> "RecordDict":
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    named = {str(place): Array(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
+    return RecordDict({"arrays": ArrayRecord(named), "message": ConfigRecord({"json": json.dumps(header)})})
+
+
+def from_records(records: "RecordDict") -> tuple[dict[str, Any], list[np.ndarray]]:
+    arrays = records.array_records["arrays"]
+    header = json.loads(str(records.config_records["message"]["json"]))
+    return header, [arrays[str(place)].numpy() for place in range(len(arrays))]
+
+
+class FlowerEngine:
+    """A grid whose nodes run fedclade's client app."""
+
+    def __init__(self, grid: Any, bench: Workbench, timeout: float | None = None) -> None:
+        self.grid, self.bench, self.timeout = grid, bench, timeout
+        self.layout, self.initial = bench.layout, bench.initial
+        self.clients = bench.federation.names
+        self.facts: dict[str, Any] = {
+            "engine": "flower",
+            "training_path": "batched" if bench.is_batched(None) else "plain",
+            "chunk": CHUNK,
+        }
+        self.nodes = self._meet()
+
+    def _meet(self) -> dict[str, int]:
+        """Which node is which client: nodes say so themselves, for a node's number changes when it restarts."""
+        from flwr.app import Message, RecordDict
+
+        expected = set(self.clients) - {SERVER}
+        nodes: dict[str, int] = {}
+        for _ in range(600):
+            strangers = [node for node in self.grid.get_node_ids() if node not in nodes.values()]
+            hellos = {node: Message(RecordDict(), node, HELLO) for node in strangers}
+            for reply in self._exchange(hellos).values():
+                if not isinstance(reply, Failure) and not reply.has_error():
+                    nodes[str(reply.content.config_records["hello"]["client"])] = reply.metadata.src_node_id
+            if expected <= set(nodes):
+                return nodes
+            time.sleep(0.1)
+        raise FedcladeError(f"only {len(nodes)} of {len(expected)} clients are on the grid: start the other nodes")
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
+        from flwr.app import Message
+
+        own = {client: task for client, task in tasks.items() if client == SERVER}
+        answers = self.bench.perform(own, round) if own else {}
+        messages = {}
+        for client, task in tasks.items():
+            if client != SERVER:
+                header, arrays = encode(task, self.layout)
+                kind = "train" if isinstance(task, Train) else "evaluate" if isinstance(task, Evaluate) else "query"
+                records = to_records({**header, "round": round}, arrays)
+                messages[client] = Message(records, self.nodes[client], kind)
+        for client, reply in self._exchange(messages).items():
+            answers[client] = reply if isinstance(reply, Failure) else self._read(reply)
+        return answers
+
+    def _read(self, reply: "Message") -> Answer | Failure:
+        if reply.has_error():
+            return Failure("raised", f"{reply.error.reason}".splitlines()[0][:300] if reply.error.reason else "")
+        try:
+            answer = decode(*from_records(reply.content), self.layout)
+        except Exception as error:
+            return Failure("bad shape", f"{type(error).__name__}: {error}")
+        return answer if not isinstance(answer, Task) else Failure("bad shape", "sent a task back")
+
+    def _exchange(self, messages: "Mapping[Any, Message]") -> "dict[Any, Message | Failure]":
+        """Send messages and wait for the replies, which are matched by the id of the message they answer."""
+        ids = dict(zip(self.grid.push_messages(list(messages.values())), messages, strict=True)) if messages else {}
+        replies: dict[Any, Message | Failure] = {}
+        began = time.monotonic()
+        while len(replies) < len(messages):
+            pending = [number for number, key in ids.items() if key not in replies]
+            for reply in self.grid.pull_messages(pending):
+                replies[ids[reply.metadata.reply_to_message_id]] = reply
+            if self.timeout is not None and time.monotonic() - began > self.timeout:
+                late = Failure("timed out", f"after {self.timeout} s")
+                return {key: replies.get(key, late) for key in messages}
+            time.sleep(POLL)
+        return replies
+
+    def rewind(self, round: int) -> None:
+        self.bench.memory.forget_after(round)
+
+    def close(self) -> None:
+        pass
+
+
+def client_app(folder: Path) -> Any:
+    """A Flower ClientApp whose node number n is the n-th client of the workbench in a folder of this machine."""
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    def name_of(context: Context) -> str:
+        return _bench(folder).federation.names[int(context.node_config["partition-id"])]
+
+    @app.query("fedclade_hello")
+    def hello(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"hello": ConfigRecord({"client": name_of(context)})}), reply_to=message)
+
+    def work(message: Message, context: Context) -> Message:
+        bench = _bench(folder)
+        header, arrays = from_records(message.content)
+        task = decode(header, arrays, bench.layout)
+        client = name_of(context)
+        answer = bench.perform({client: task}, int(header["round"]))[client]  # type: ignore[dict-item]
+        return Message(to_records(*encode(answer, bench.layout)), reply_to=message)
+
+    app.train()(work)
+    app.evaluate()(work)
+    app.query()(work)
+    return app
+
+
+@lru_cache(maxsize=2)
+def _bench(folder: Path) -> Workbench:
+    import torch
+
+    torch.set_num_threads(1)
+    return load_workbench(folder)
+
+
+class FlowerSimulation(FlowerEngine):
+    """Flower's simulation on this machine: one virtual node a client, `workers` of them at work at a time."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        factory: "Callable[[], nn.Module]",
+        *,
+        seed: int,
+        training: Training,
+        memory: Path,
+        workers: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        try:
+            import ray  # noqa: F401
+            from flwr.serverapp import ServerApp
+            from flwr.simulation import run_simulation
+        except ImportError:
+            raise FedcladeError("the engine flower-sim needs Flower: pip install 'fedclade[flower-sim]'") from None
+        import torch
+
+        os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        bench = Workbench(federation, factory, Memory(memory), seed, training)
+        self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
+        save_workbench(bench, self._folder)
+        grids: queue.Queue[Any] = queue.Queue()
+        self._done = threading.Event()
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Any, context: "Context") -> None:
+            grids.put(grid)
+            self._done.wait()
+
+        def simulate() -> None:
+            try:
+                run_simulation(
+                    server_app=server,
+                    client_app=client_app(self._folder),
+                    num_supernodes=len([name for name in federation.names if name != SERVER]),
+                    backend_config={
+                        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                        "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
+                    },
+                )
+            except BaseException as error:
+                grids.put(error)
+
+        self._thread = threading.Thread(target=simulate, daemon=True)
+        self._thread.start()
+        grid = grids.get()
+        if isinstance(grid, BaseException):
+            raise FedcladeError(f"Flower's simulation did not start: {grid}") from grid
+        super().__init__(grid, bench, timeout)
+        self.facts["engine"] = "flower-sim"
+
+    def close(self) -> None:
+        import torch
+
+        self._done.set()
+        self._thread.join(timeout=60)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        torch.set_num_threads(self._threads)
