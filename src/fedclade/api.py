@@ -48,6 +48,8 @@ def run(
     The other settings are those of the command line: split, clients, rounds, seed, workers, engine, ... Without `out`
     the run folder is temporary and goes away with the result.
     """
+    if out is not None:
+        RunFolder(out).unused()  # known now, not after reading large data
     named = {"data": data if isinstance(data, str) else OWN_DATA, "model": model if isinstance(model, str | None) else OWN_MODEL}
     own_method = method if isinstance(method, Method) else None
     named["method"] = _described(method) if isinstance(method, Method) else method
@@ -64,7 +66,11 @@ def run(
     checked = checked.model_copy(update={"model": model_name})
     temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
     folder = RunFolder.create(out if out is not None else Path(str(temporary)), record_of(checked, federation))
-    result = _go(folder, checked, federation, factory, own_method or checked.make_method(), on_round)
+    try:
+        result = _go(folder, checked, federation, factory, own_method or checked.make_method(), on_round)
+    except FedcladeError:
+        folder.discard_unbegun()
+        raise
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
@@ -75,6 +81,7 @@ def resume(
     *,
     rounds: int | None = None,
     workers: int | None = None,
+    data_dir: Path | str | None = None,
     data: Any = None,
     model: "str | Callable[..., nn.Module] | None" = None,
     method: Method | None = None,
@@ -86,9 +93,9 @@ def resume(
     """
     folder = RunFolder.open(path)
     record = folder.settings
-    settings = settings_from_record(record)
-    changes = {"rounds": rounds, "workers": workers}
-    settings = settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    changes = {"rounds": rounds, "workers": workers, "data_dir": data_dir}
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = settings_from_record({"settings": {**record["settings"], **given}})
     if data is None and settings.data == OWN_DATA:
         raise FedcladeError(f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)")
     if model is None and settings.model == OWN_MODEL:
@@ -231,6 +238,10 @@ class Result:
         accuracy, found = self.summary["accuracy"]["mean"], self.summary["clusters"]["found"]
         share = "not measured" if accuracy is None else f"{accuracy:.3f}"
         return f"<Result of {self.summary['method']} on {self.summary['data']}: accuracy {share}, {found} clusters>"
+
+    @property
+    def folder(self) -> RunFolder:
+        return self._folder
 
     @property
     def path(self) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclade.asking import UNCOUNTED, Ask, Engine
 from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
-from fedclade.clustering.scores import adjusted_rand_index, normalized_mutual_information
+from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.data.federation import Federation
 from fedclade.methods import Clusters, Method, Roster
 from fedclade.runs.folder import RunFolder
@@ -146,7 +146,7 @@ class Loop:
         if self.groups is not None:
             found = [clusters.cluster_of[client] for client in self.clients]
             truth = [self.groups[client] for client in self.clients]
-            ari, nmi = adjusted_rand_index(truth, found), normalized_mutual_information(truth, found)
+            ari, nmi = adjusted_rand(truth, found), normalized_mutual_information(truth, found)
             agreement = {"ari": float(ari), "nmi": float(nmi)}
         outcome = {
             **result,

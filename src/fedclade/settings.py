@@ -70,13 +70,30 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def gathered(config: Path | None, options: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """What a command was given: a file's values, beaten by its options (None: not given), beaten by its --set."""
+    values = read_toml(config) if config is not None else {}
+    given = {name: value for name, value in options.items() if value is not None}
+    if "method" in given:
+        given["method"] = {**_as_table(values.get("method")), "name": given["method"]}
+    return with_assignments({**values, **given}, assignments)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _with_underscores(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise FedcladeError(f"there is no file {path}: give the path of a TOML file to --config") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise FedcladeError(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # broken TOML, or bytes that are no text
+        raise FedcladeError(f"cannot read {path}: it is no proper TOML ({error})") from None
+
+
+def _with_underscores(table: Mapping[str, Any]) -> dict[str, Any]:
+    """`data-dir`, as on the command line, and `data_dir`, as in Python, are the same name."""
+    inner = {name: _with_underscores(value) if isinstance(value, Mapping) else value for name, value in table.items()}
+    return {name.replace("-", "_"): value for name, value in inner.items()}
 
 
 def with_assignments(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -84,7 +101,7 @@ def with_assignments(values: Mapping[str, Any], assignments: Sequence[str]) -> d
     result: dict[str, Any] = {**values}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        keys = name.strip().split(".")
+        keys = name.strip().replace("-", "_").split(".")
         if not equals or not all(keys):
             raise FedcladeError(f"--set {assignment!r}: write it as name=value, for example method.threshold=1.4")
         try:
@@ -106,7 +123,7 @@ def with_assignments(values: Mapping[str, Any], assignments: Sequence[str]) -> d
 
 
 def _as_table(method: Any) -> dict[str, Any]:
-    return {"name": method} if isinstance(method, str) else dict(method or {})
+    return dict(method) if isinstance(method, Mapping) else {} if method is None else {"name": method}
 
 
 def _in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -> str:
@@ -115,6 +132,7 @@ def _in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -
     if first["type"] == "extra_forbidden":
         import difflib
 
+        known = Training.model_fields if name.startswith("training.") else known
         near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"
         return f"{where}: there is no setting {name!r}; {hint}"

@@ -1,5 +1,6 @@
 """The official data sets, on small files that the tests write in the official formats."""
 
+import contextlib
 import gzip
 import io
 import pickle
@@ -7,6 +8,7 @@ import struct
 import tarfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,8 +19,9 @@ import numpy as np
 import pytest
 
 from fedclade.data import sources
-from fedclade.data.sources import catalogue, places
+from fedclade.data.sources import catalogue, places, sensors
 from fedclade.data.sources.images import CIFAR100_NAMES, IDX_FILES
+from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.sensors import MOTIONSENSE_SIGNALS, PPG_SIGNALS, USC_HAD_FILES
 from fedclade.errors import FedcladeError
@@ -149,23 +152,26 @@ def write_ppg(folder: Path) -> Path:
     return folder
 
 
-def review_lines(start: int, drugs: dict[str, int]) -> list[str]:
+REVIEW_HEADER = "\tdrugName\tcondition\treview\trating\tdate\tusefulCount"
+
+
+def review_lines(drugs: dict[str, int]) -> list[str]:
     names = [drug for drug, count in drugs.items() for _ in range(count)]
-    return [
-        f'{start + i}\t{drug}\tPain\t"""It&#039;s {"good" if i % 2 else "bad"},\nday {i}"""\t{i % 10 + 1}.0\tMay 1, 2011\t3'
-        for i, drug in enumerate(names)
-    ]
+    lines = []
+    for i, drug in enumerate(names):
+        review = f'"""It&#039;s {"good" if i % 2 else "bad"},\nday {i}"""'
+        lines.append(f"{i}\t{drug}\tPain\t{review}\t{i % 10 + 1}.0\tMay 1, 2011\t3")
+    return lines
 
 
 def write_reviews(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    header = "\tdrugName\tcondition\treview\trating\tdate\tusefulCount"
     parts = {
         "drugsComTrain_raw.tsv": {"Zoloft": 40, "Rare": 30, "NA": 45, "Untested": 60},
         "drugsComTest_raw.tsv": {"NA": 5, "Zoloft": 10, "Rare": 10},
     }
     for name, drugs in parts.items():
-        (folder / name).write_text("\n".join([header, *review_lines(0, drugs)]) + "\n")
+        (folder / name).write_text("\n".join([REVIEW_HEADER, *review_lines(drugs)]) + "\n")
     return folder
 
 
@@ -306,10 +312,13 @@ def test_ppg_dalia_at_the_rate_of_its_activities(tmp_path: Path) -> None:
     assert np.corrcoef(means, data.x[:40, 9])[0, 1] > 0.999
 
 
-def test_ppg_dalia_windows(tmp_path: Path) -> None:
+def test_ppg_dalia_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_ppg(tmp_path / "ppg-dalia" / "PPG_FieldStudy")
-    with pytest.raises(FedcladeError, match="to test on"):  # the test parts of these short stretches hold no window
-        sources.load("ppg-dalia:windows", tmp_path)
+    refused(lambda: sources.load("ppg-dalia:windows", tmp_path), "no whole window of 32 rows")  # too short stretches
+    monkeypatch.setattr(sensors, "PPG_WINDOW", 8)
+    data = sources.load("ppg-dalia:windows", tmp_path)
+    assert data.x.shape == (15 * (9 + 7 + 8 + 1 + 1 + 1), 20, 8)
+    assert data.n_train == 15 * (9 + 7 + 8)
 
 
 @pytest.mark.parametrize("form", ["", ":hash-64", ":tfidf-64"])
@@ -320,7 +329,7 @@ def test_drug_reviews(tmp_path: Path, form: str) -> None:
     assert data.n_train == 85
     assert data.x.shape == (100, 64 if form else 512)
     assert data.x.dtype == np.float32
-    assert data.classes == tuple("1 2 3 4 5 6 7 8 9 10".split())
+    assert data.classes == tuple(str(stars) for stars in range(1, 11))
     assert data.y[:40].tolist() == [i % 10 for i in range(40)]
     np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1, atol=1e-5)
     assert not np.array_equal(data.x[0], data.x[1])
@@ -456,6 +465,31 @@ def test_bad_svhn_files(tmp_path: Path) -> None:
         refused(lambda: sources.load("svhn", tmp_path), str(path), word)
 
 
+@pytest.mark.parametrize("compressed", [True, False])
+def test_matlab_arrays_are_those_that_scipy_reads(compressed: bool) -> None:
+    from scipy.io import loadmat, savemat
+
+    rng = np.random.default_rng(0)
+    arrays = {f"v{i}": rng.normal(50, 20, (5, i + 1, 3)).astype(code) for i, code in enumerate("fdbBhHiIqQ")}
+    buffer = io.BytesIO()
+    others = {"text": "some words", "cells": np.array([1, "a"], object), "many_words": {"a": 1}, "tiny": np.int8(3)}
+    savemat(buffer, {**others, **arrays}, do_compression=compressed)
+    loaded = load_mat(buffer.getvalue(), [*arrays, "tiny"])
+    expected = loadmat(buffer, variable_names=[*arrays, "tiny"])
+    assert set(loaded) == {*arrays, "tiny"}
+    for name, array in loaded.items():
+        assert array.dtype == expected[name].dtype
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_no_byte_of_a_matlab_file_takes_the_process_down(tmp_path: Path) -> None:
+    good = (write_svhn(tmp_path) / "test_32x32.mat").read_bytes()
+    for place in range(128, 200):
+        for byte in (0, 1, 77, 255):
+            with contextlib.suppress(ValueError, zlib.error):
+                load_mat(good[:place] + bytes([byte]) + good[place + 1 :], ("X", "y"))
+
+
 def test_bad_motionsense_files(tmp_path: Path) -> None:
     path = write_motionsense(tmp_path) / "A_DeviceMotion_data.zip"
     good = path.read_bytes()
@@ -554,7 +588,7 @@ def test_plain_pickles_of_both_pythons() -> None:
         ("\t7.0\t", "\t11.0\t", "not 1 to 10"),
         ("\t7.0\t", "\t7.5\t", "not 1 to 10"),
         ("\t7.0\t", "\t\t", "cannot be read"),
-        ("\t7.0\t", "\tnan\t", "not 1 to 10"),
+        ("\t7.0\t", "\tnan\t", "cannot be read"),
         ("\trating\t", "\tstars\t", "cannot be read"),
         ("day 44", 'day 44"""\t5.0\tx\t3\tfour\tfields\ttoo\tmany', "cannot be read"),
         ("day 44", "day \udcff", "cannot be read"),
@@ -572,7 +606,7 @@ def test_bad_reviews(tmp_path: Path, old: str, new: str, word: str) -> None:
 def test_reviews_of_rare_drugs_only(tmp_path: Path) -> None:
     folder = write_reviews(tmp_path)
     for name in ("drugsComTrain_raw.tsv", "drugsComTest_raw.tsv"):
-        (folder / name).write_text((folder / name).read_text()[:1500].rsplit("\n", 2)[0] + "\n")
+        (folder / name).write_text("\n".join([REVIEW_HEADER, *review_lines({"Rare": 20})]))
     refused(lambda: sources.load("drug-reviews", tmp_path), "50 reviews")
 
 
@@ -610,7 +644,7 @@ def mirror(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "mirror"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.02), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}", folder
     server.shutdown()

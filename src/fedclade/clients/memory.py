@@ -40,3 +40,5 @@ class Memory:
         for path in self.folder.glob("*/*.npy"):
             if int(path.name.split(".")[-2]) > round:
                 path.unlink(missing_ok=True)
+        for path in self.folder.glob("*/.*.part"):  # left by a process that was killed while it wrote
+            path.unlink(missing_ok=True)

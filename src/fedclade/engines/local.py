@@ -158,15 +158,25 @@ class Pool:
         self.key = os.urandom(16)
         save_workbench(bench, self.folder)
         self.listener = Listener(None, authkey=self.key, backlog=size)
-        processes = [self._spawn() for _ in range(size)]
-        self.members = [self._greet(processes) for _ in processes]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.members: list[tuple[Connection, int]] = []
+        try:
+            started = [self._spawn() for _ in range(size)]
+            for _ in started:
+                self.members.append(self._greet(started))
+        except BaseException:  # also Ctrl-C
+            self.close()
+            raise
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         environment = {**os.environ, **threads, "FEDCLADE_WORKER_KEY": self.key.hex()}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         command = [sys.executable, "-m", "fedclade.engines.worker", str(self.listener.address), str(self.folder)]
-        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        # In a process group of its own, Ctrl-C in the terminal reaches the main process only.
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+        self.processes.append(process)
+        return process
 
     def _greet(self, started: list[subprocess.Popen[bytes]]) -> tuple[Connection, int]:
         """Wait for a worker to report; one that ends before it does cannot load the work, so the run cannot start."""
@@ -177,7 +187,6 @@ class Pool:
                 connection = self.listener.accept()
             except TimeoutError:
                 if any(process.poll() is not None for process in started):
-                    self.close()
                     raise FedcladeError(
                         "a worker process could not start (its message is above): "
                         "put your own model in a module that can be imported, or use --workers 1"
@@ -231,8 +240,11 @@ class Pool:
         return member[0]
 
     def close(self) -> None:
-        for connection, _ in getattr(self, "members", []):
-            connection.close()  # a worker ends when its connection does
+        for connection, _ in self.members:
+            connection.close()
+        for process in self.processes:  # at once, not when it has ended the work at hand
+            process.kill()
+            process.wait()
         self.listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -1,5 +1,6 @@
 """A worker process: it loads the workbench once, then does pieces of work until its connection closes."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -24,7 +25,9 @@ def main(address: str, folder: str) -> None:
                 work, round = connection.recv()
             except (EOFError, OSError):
                 break
-            connection.send(work.do(bench, round))
+            result = work.do(bench, round)
+            with contextlib.suppress(OSError):  # the main process is gone: the next recv will say so
+                connection.send(result)
     shutil.rmtree(folder, ignore_errors=True)  # in case the main process was killed and could not
 
 

@@ -2,7 +2,7 @@
 
 from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.alone import Centralized, Local
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.ifca import IFCA
@@ -34,4 +34,4 @@ def own_method(path: str) -> type[Method]:
     return found
 
 
-__all__ = ["METHODS", "About", "Clusters", "Method", "Roster", "method_class"]
+__all__ = ["METHODS", "About", "Clusters", "Method", "Placement", "Roster", "method_class"]

@@ -30,6 +30,11 @@ class Roster:
     seed: int
     round: int = 0
 
+    def only(self, clients: Iterable[str]) -> "Roster":
+        """The same roster for some of the clients."""
+        wanted = set(clients)
+        return replace(self, clients=tuple(name for name in self.clients if name in wanted))
+
     def random(self, purpose: str) -> np.random.Generator:
         """The server's random stream for one purpose in this round."""
         return stream(self.seed, purpose, round=self.round)
@@ -91,6 +96,19 @@ class Clusters:
         models |= dict.fromkeys(children, self.models[parent])
         return Clusters(members, models, (*self.tree, branch), self.notes)
 
+    def joined(self, client: str, cluster: int | None, model: np.ndarray) -> "Clusters":
+        """With a newcomer in one of the clusters, or (None) in a new one of its own that starts from `model`."""
+        if cluster is None:
+            cluster = 1 + max([*self.members, *self.models, *(c for branch in self.tree for c in branch["children"])])
+            return replace(self, members={**self.members, cluster: (client,)}, models={**self.models, cluster: model})
+        return replace(self, members={**self.members, cluster: (*self.members.get(cluster, ()), client)})
+
+    def without(self, clients: Iterable[str]) -> "Clusters":
+        """After some clients left. A cluster that is empty now is closed; its model is kept, for newcomers may fit it."""
+        gone = set(clients)
+        left = {key: tuple(name for name in part if name not in gone) for key, part in self.members.items()}
+        return replace(self, members={key: part for key, part in left.items() if part})
+
     def noting(self, **notes: Any) -> "Clusters":
         return replace(self, notes={**self.notes, **notes})
 
@@ -100,6 +118,15 @@ class Clusters:
         if held != sorted(clients) or not all(self.members.values()) or not set(self.members) <= set(self.models):
             raise AssertionError("clusters must be disjoint, not empty, cover all clients and have a model each")
         return self
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a newcomer belongs, and why."""
+
+    cluster: int | None  # None: it fits none of them and gets a cluster of its own
+    distances: Mapping[int, float]  # to every cluster, the nearest has the smallest
+    measure: str  # what the distances are: "training loss", "distance of last layers", ...
 
 
 @dataclass(frozen=True)
@@ -138,8 +165,46 @@ class Method(BaseModel):
         """The model that a client gets, as the task that evaluates it."""
         return Evaluate(clusters.model_of(client))
 
+    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+        """Where newcomers (the roster's clients) belong: by default with the model of lowest loss on their rows.
+
+        A newcomer that does not answer is left out, and can be tried again.
+        """
+        losses: dict[str, dict[int, float]] = {}
+        for cluster, model in clusters.models.items():
+            for client, answer in ask(Evaluate(model, on="train"), to=roster.clients, phase="place").items():
+                losses.setdefault(client, {})[cluster] = answer.loss
+        return {client: Placement(nearest(near), near, "training loss") for client, near in losses.items()}
+
+    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+        """Give newcomers, and those who missed the clustering, their place.
+
+        Whoever does not answer waits in the largest cluster and is noted as `unsettled`.
+        """
+        waiting = [client for client in roster.clients if client in set(newcomers)]
+        if not waiting:
+            return clusters
+        placements = self.place(clusters, roster.only(waiting), ask)
+        largest = min(clusters.members, key=lambda k: (-len(clusters.members[k]), k)) if clusters.members else None
+        for client in waiting:
+            place = placements[client].cluster if client in placements else largest
+            clusters = clusters.joined(client, place, roster.initial)
+        ask.record("placements", **{c: {"cluster": p.cluster, "distances": dict(p.distances)} for c, p in placements.items()})
+        unsettled = (set(clusters.notes.get("unsettled", ())) | set(waiting)) - set(placements)
+        return clusters.noting(unsettled=sorted(unsettled)) if unsettled or "unsettled" in clusters.notes else clusters
+
+    def resettle(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        """Try again to place those who are still waiting for their place."""
+        waiting = [client for client in roster.clients if client in set(clusters.notes.get("unsettled", ()))]
+        return self.settle(clusters.without(waiting), waiting, roster, ask) if waiting else clusters
+
     def sample(self, roster: Roster) -> list[str]:
         """The clients of this round: a random `fraction` of all, at least one, in the roster's order."""
         count = max(int(self.fraction * len(roster.clients) + 1e-9), 1)
         chosen = roster.random("sample").permutation(len(roster.clients))[:count]
         return [roster.clients[k] for k in sorted(chosen)]
+
+
+def nearest(distances: Mapping[int, float]) -> int:
+    """The nearest cluster; ties go to the smallest number."""
+    return min(distances, key=lambda cluster: (distances[cluster], cluster))

@@ -41,20 +41,31 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, settings: Mapping[str, Any]) -> "RunFolder":
-        run = cls(path)
+        run = cls(path).unused()
         try:
-            if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-                what = "holds a run already" if (run.path / "settings.json").exists() else "exists and is not empty"
-                raise FedcladeError(
-                    f"{run.path} {what}: go on with it by `fedclade resume {run.path}`, or choose another --out"
-                    if what.startswith("holds")
-                    else f"{run.path} {what}: choose another --out"
-                )
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FedcladeError(f"cannot make the run folder {run.path}: {error.strerror or error}") from error
+            raise run._unusable(error) from error
         write_json(run.path / "settings.json", settings)
         return run
+
+    def unused(self) -> "RunFolder":
+        """This folder, after making sure that a run can begin in it."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise FedcladeError(f"{self.path} is a file: choose another --out")
+            if (self.path / "settings.json").exists():
+                raise FedcladeError(
+                    f"{self.path} holds a run already: go on with it by `fedclade resume {self.path}`, or choose another --out"
+                )
+            if self.path.exists() and any(self.path.iterdir()):
+                raise FedcladeError(f"{self.path} exists and is not empty: choose another --out")
+        except OSError as error:
+            raise self._unusable(error) from error
+        return self
+
+    def _unusable(self, error: OSError) -> FedcladeError:
+        return FedcladeError(f"cannot make the run folder {self.path}: {error.strerror or error}; choose another --out")
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
@@ -98,6 +109,25 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds the folder now."""
+        if os.name != "posix" or not (self.path / ".lock").is_file():
+            return False
+        import fcntl
+
+        with (self.path / ".lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    def discard_unbegun(self) -> None:
+        """Take away a folder in which not one step of a run has ended."""
+        if not self._checkpoints():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     # One round
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedclade.data.federation import Dataset
+from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.source import Shelf, Source
 
 DIGITS = tuple("0123456789")
@@ -97,12 +98,10 @@ def cifar_images(shelf: Shelf, form: str) -> Dataset:
 
 def svhn_images(shelf: Shelf, form: str) -> Dataset:
     """Street View House Numbers, cropped: MATLAB files with `X` (32, 32, 3, n) and `y` (n, 1), where 10 is digit 0."""
-    from scipy.io import loadmat
-
     images, labels = {}, {}
     for name, path, stream in shelf.streams():
         with shelf.reading(path):
-            contents = loadmat(stream, variable_names=["X", "y"])
+            contents = load_mat(stream.read(), ("X", "y"))
             if "X" not in contents or "y" not in contents:
                 raise shelf.damaged(path, "it has no variables X and y")
             x, y = contents["X"], np.ravel(contents["y"])

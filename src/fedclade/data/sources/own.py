@@ -115,7 +115,7 @@ def _client_part(name: str, value: Any, holdout: float, seed: int) -> _Part:
         raise FedcladeError(f"client {name!r}: {len(x)} rows but {len(y)} labels: give one label for each row")
     if len(x) == 0:
         raise FedcladeError(f"client {name!r}: it has no training rows: give it some, or leave it out")
-    if x_test is None or len(x_test) == 0:
+    if x_test is None or _array(name, "test rows", x_test).size == 0:
         return _Part(name, x, y, *_held_out(name, len(x), holdout, seed))
     x_test, y_test = _rows(name, x_test), _labels(name, y_test)
     if len(x_test) != len(y_test):
@@ -239,7 +239,8 @@ def _numbered_labels(parts: list[_Part], classes: Sequence[Any] | None) -> tuple
         return np.array([place[str(label)] for label in found])[numbers].astype(np.int64), names
     if y.dtype.kind == "i" and found[0] >= 0 and found[-1] < len(names):
         return y, names
-    strange = next(label for label in found if str(label) not in place)
+    usable = range(len(names)) if y.dtype.kind == "i" else place
+    strange = next(label for label in found if label not in usable)
     owner = next(part.name for part in parts if strange in part.y)
     raise FedcladeError(f"client {owner!r}: label {str(strange)!r} is not among the classes {listed(names)}")
 
@@ -278,7 +279,7 @@ def _assembled(
 def _dataset_arrays(name: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     """All rows and labels of a torch data set, map-style or iterable."""
     try:
-        items = [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__getitem__") else list(dataset)
+        items = list(dataset) if hasattr(dataset, "__iter__") else [dataset[i] for i in range(len(dataset))]
         rows, labels = [np.asarray(row) for row, _ in items], [np.asarray(label).item() for _, label in items]
     except Exception as error:  # it is the person's own code that runs here
         raise FedcladeError(f"client {name!r}: its data set cannot be read ({one_line(error)})") from error
@@ -333,6 +334,8 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def _from_table(file: Path, table: Any) -> dict[str, Any]:
+    if table.num_rows == 0:
+        raise FedcladeError(f"{file}: it has no rows: give the client some, or leave it out")
     names = [name for name in table.column_names if name and not name.startswith("__index_level_")]
     if len(set(names)) < len(names):
         raise FedcladeError(f"{file}: two columns have the same name: give each its own")

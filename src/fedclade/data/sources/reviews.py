@@ -1,7 +1,7 @@
 """Drug reviews: what patients wrote about a drug, and the 1 to 10 stars they gave. The owner of a review is the drug.
 
 A text becomes N numbers: its words and pairs of words, hashed (`hash-N`: nothing is learned, so nothing can leak), or
-the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). A row has length 1, or 0 without such words.
+the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). A row has length 1 (0 if empty).
 
 Drugs with fewer than 50 reviews, or with none to train or to test on, are left out: they could not be clients.
 """
@@ -55,7 +55,8 @@ def _table(shelf: Shelf, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
     import pandas as pd
 
     columns = {"drugName": "str", "review": "str", "rating": "float64"}
-    table = pd.read_csv(stream, sep="\t", usecols=list(columns), dtype=columns, keep_default_na=False)
+    # All columns are read, though three are kept: pandas lets lines with too many fields pass under `usecols`.
+    table = pd.read_csv(stream, sep="\t", dtype=columns, keep_default_na=False)[list(columns)]
     bad = ~table["rating"].isin(range(1, 11)).to_numpy()
     if bad.any():
         row = int(bad.argmax())

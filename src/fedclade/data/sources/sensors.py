@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 
 from fedclade.data.federation import Dataset
+from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.source import Shelf, Source
 from fedclade.errors import FedcladeError
@@ -159,12 +160,10 @@ def usc_had(shelf: Shelf, form: str) -> Dataset:
 
     The label comes from the file's name, because the fields inside are not spelled alike in all 840 files.
     """
-    from scipy.io import loadmat
-
     recordings = {}
     for name, path, stream in shelf.streams():
         with shelf.reading(path):
-            contents = loadmat(stream, variable_names=["sensor_readings"])
+            contents = load_mat(stream.read(), ("sensor_readings",))
             values = np.asarray(contents.get("sensor_readings", ()))
             if values.ndim != 2 or values.shape[1] != 6:
                 raise shelf.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")

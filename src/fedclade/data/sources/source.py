@@ -70,7 +70,7 @@ class Shelf:
         """(needed name, path to blame in errors, open file) of every needed file; from an archive, in its order."""
         loose = self.loose
         for name, path in loose.items():
-            with path.open("rb") as file:
+            with self.reading(path), path.open("rb") as file:
                 yield name, path, file
         wanted = [name for name in self.source.files if name not in loose]
         if wanted and self.archive:

@@ -1,0 +1,5 @@
+"""`python -m fedclade` is the command `fedclade`."""
+
+from fedclade.cli import main
+
+main()

@@ -1,0 +1,108 @@
+"""`fedclade data list | get | check | show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedclade.cli import options
+from fedclade.display import make_console, make_table, size_in_words
+from fedclade.errors import FedcladeError
+
+app = typer.Typer(help="Data sets: which there are, getting and checking them, and who holds what.", rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="A name of `fedclade data list`.")]
+
+
+@app.callback(invoke_without_command=True)
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list")
+def list_all(data_dir: options.DataDir = None) -> None:
+    """List the data sets, and where on this machine they lie."""
+    from fedclade.data.sources import find, sources
+
+    table = make_table("name", "what it is", "licence", "found in")
+    for name, source in sources().items():
+        try:
+            place = "comes with scikit-learn" if source.package == "sklearn" else str(find(name, data_dir))
+        except FedcladeError:
+            place = "missing"
+        forms = "".join(f"; also {name}:{form}" for form in source.forms)
+        table.add_row(name, source.description + forms, source.licence, place)
+    console = make_console()
+    console.print(table)
+    console.print("\nA missing one: fedclade data get NAME. Your own: --data folder:PATH with a file for each client")
+
+
+@app.command()
+def get(name: Name, data_dir: options.DataDir = None) -> None:
+    """Download a data set from its official address and check it."""
+    from fedclade.data import sources
+
+    console = make_console()
+    folder = sources.get(name, data_dir, progress=console.is_interactive)
+    console.print(f"{name} lies in {folder}", soft_wrap=True)
+
+
+@app.command()
+def check(name: Name, data_dir: options.DataDir = None) -> None:
+    """Check that the files of a data set are here and are the official ones."""
+    from fedclade.data import sources
+
+    report = sources.check(name, data_dir)
+    console = make_console()
+    if report.files:
+        files = make_table("file", "size", "hash", right=("size",))
+        for state in report.files:
+            files.add_row(state.name, size_in_words(state.size) if state.path else "-", state.hash)
+        console.print(files)
+        console.print()
+    if report.rows:
+        rows = make_table("label", "training rows", "test rows", right=("training rows", "test rows"))
+        for label, (train, test) in report.rows.items():
+            rows.add_row(label, f"{train:,}", f"{test:,}")
+        rows.add_section()
+        rows.add_row("all", *(f"{sum(column):,}" for column in zip(*report.rows.values(), strict=True)))
+        console.print(rows)
+        console.print()
+    if not report.ok:
+        wrong = [state.name for state in report.files if state.hash == "wrong"]
+        raise FedcladeError(
+            report.problem
+            or f"{name}: {', '.join(wrong)} in {report.folder} is not the official file: run `fedclade data get {name}`"
+        )
+    console.print(f"{name} in {report.folder} is complete", soft_wrap=True)
+
+
+@app.command()
+def show(
+    data: options.Data = None,
+    split: options.Split = None,
+    clients: options.Clients = None,
+    test_view: options.TestView = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE.png", help="Also draw it (png, svg or pdf; needs matplotlib).")
+    ] = None,
+) -> None:
+    """Show how many rows of which label each client holds, as a table and as a picture."""
+    from fedclade.cli import holdings
+    from fedclade.data import federation_of
+
+    if picture is not None:
+        holdings.check_picture(picture)
+    federation = federation_of(data or "digits", split, clients, seed or 0, test_view, data_dir)
+    console = make_console()
+    console.print(holdings.headline(federation), end="\n\n")
+    console.print(holdings.table(federation, console.width))
+    console.print()
+    console.print(holdings.heat_map(federation, console), end="")
+    console.print(holdings.legend(federation))
+    if picture is not None:
+        holdings.draw(federation, picture)
+        console.print(f"drawn in {picture}", soft_wrap=True)

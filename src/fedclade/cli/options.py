@@ -1,0 +1,25 @@
+"""Options that several commands share, so that each reads the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="A data set (`fedclade data list`), folder:PATH, or my_module:make_data.  [digits]"),
+]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", help="How rows are dealt to clients (`fedclade splits`).  [natural if rows have owners, or iid]"),
+]
+Clients = Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.  [all owners of rows, or 20]")]
+TestView = Annotated[
+    str | None, typer.Option("--test-view", help="On which rows a client is tested: label-support, proportional or holdout.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="All chance in a run comes from it.  [0]")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where data files lie.  [$FEDCLADE_DATA, or the user's cache]")
+]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes.  [one for each core]")]
+RunFolderPath = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]

@@ -1,0 +1,64 @@
+"""AdaCFL's first step: clients whose labels are spread alike, told by two numbers that leave each client."""
+
+from typing import Literal
+
+import numpy as np
+
+from fedclade.clustering.labels import in_order
+from fedclade.errors import unknown
+
+RULES = ("anchor", "share", "bits")
+ROUNDING = 1e-9
+
+
+def class_count(label_counts: np.ndarray) -> np.ndarray:
+    """How many classes a client holds; the last axis counts its rows by class."""
+    return (np.asarray(label_counts) > 0).sum(axis=-1)
+
+
+def label_entropy(label_counts: np.ndarray) -> np.ndarray:
+    """Shannon entropy in bits of a client's labels; the last axis counts its rows by class."""
+    counts = np.asarray(label_counts, dtype=np.float64)
+    shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0)
+    return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=-1) + 0.0  # not -0.0
+
+
+def preclusters(
+    class_counts: np.ndarray,
+    entropies: np.ndarray,
+    *,
+    rule: Literal["anchor", "share", "bits"] = "anchor",
+    gap: float = 0.1,
+    n_classes: int | None = None,
+) -> np.ndarray:
+    """Labels of the groups with the same number of classes and similar entropy; the paper says "a 10 % gap".
+
+    `anchor`: at most 10 % above the smallest entropy of the group. `share`: the same tenth of the largest possible
+    entropy, log2(n_classes). `bits`: the same tenth of a bit.
+    """
+    class_counts, entropies = np.asarray(class_counts), np.asarray(entropies, dtype=np.float64)
+    if not np.isfinite(entropies).all():
+        raise ValueError(f"the entropy of client {int(np.argmin(np.isfinite(entropies)))} is not finite")
+    if rule == "anchor":
+        bins = _anchored(class_counts, entropies, gap)
+    elif rule == "bits":
+        bins = np.floor(entropies / gap + ROUNDING)
+    elif rule == "share":
+        if n_classes is None or n_classes < 2:
+            raise ValueError("rule 'share' needs n_classes, at least 2")
+        bins = np.floor(entropies / (gap * np.log2(n_classes)) + ROUNDING)
+    else:
+        raise unknown("rule", rule, RULES)
+    _, both = np.unique(np.column_stack([class_counts, bins]), axis=0, return_inverse=True)
+    return in_order(both.ravel())
+
+
+def _anchored(class_counts: np.ndarray, entropies: np.ndarray, gap: float) -> np.ndarray:
+    """Bins opened in order of (class count, entropy), so that the order of clients does not matter."""
+    bins = np.zeros(len(entropies), dtype=np.int64)
+    current, anchor_count, anchor = -1, -1, -1.0
+    for client in np.lexsort((entropies, class_counts)):
+        if class_counts[client] != anchor_count or entropies[client] > (1 + gap) * anchor + ROUNDING:
+            current, anchor_count, anchor = current + 1, class_counts[client], entropies[client]
+        bins[client] = current
+    return bins

@@ -1,0 +1,80 @@
+"""The FedAvg family against numbers done by hand."""
+
+import numpy as np
+import pytest
+
+from fedclade.asking import TrainedClients
+from fedclade.clients.tasks import Trained, Training
+from fedclade.methods import Clusters, Roster
+from fedclade.methods.fedavg import FedAvg, FedNova, FedProx, effective_steps
+from fedclade.models.weights import Layout, average
+
+ONE = Layout(("w",), ((1,),), 1)
+
+
+def roster(**training: float) -> Roster:
+    return Roster(("a", "b"), np.zeros(1, np.float32), ONE, Training(**training), 0)
+
+
+def sent(values: list[float], n_samples: list[int], steps: list[int] | None = None) -> TrainedClients:
+    steps = steps or [1] * len(values)
+    answers = {
+        f"c{k}": Trained(np.float32([v]), n, s, 0.0) for k, (v, n, s) in enumerate(zip(values, n_samples, steps, strict=True))
+    }
+    return TrainedClients(answers, {})
+
+
+def test_mean_is_weighted_by_rows_of_those_who_reported() -> None:
+    clusters = Clusters.single(["c0", "c1"], np.zeros(1, np.float32))
+    both = sent([0, 4], [1, 3])
+    assert clusters.averaged(both).models[0] == 3
+    assert clusters.averaged(both.of(["c1"])).models[0] == 4  # not 3: absent clients have no say
+    assert clusters.averaged(both.of([])).models[0] == 0  # nobody reported: the model stays
+
+
+@pytest.mark.parametrize(("steps", "momentum", "expected"), [(1, 0.9, 1), (2, 0.9, 2.9), (3, 0.9, 5.61), (5, 0.5, 8.0625)])
+def test_effective_steps(steps: int, momentum: float, expected: float) -> None:
+    assert effective_steps(steps, momentum) == pytest.approx(expected)
+
+
+def test_fednova_undoes_unlike_numbers_of_steps() -> None:
+    trained = sent([-1, -4], [1, 1], [1, 2])
+    model = np.zeros(1, np.float32)
+    assert FedNova().combine(model, trained, roster()) == pytest.approx(-2.25)
+    assert FedAvg().combine(model, trained, roster()) == pytest.approx(-2.5)
+
+
+def test_robust_averages_withstand_a_liar() -> None:
+    trained = sent([1, 2, 3, 4, 1e6], [1] * 5)
+    model = np.zeros(1, np.float32)
+    assert FedAvg(aggregate="median").combine(model, trained, roster()) == 3
+    assert FedAvg(aggregate="trimmed-mean", trim=0.2).combine(model, trained, roster()) == 3
+    even = sent([1, 2, 3, 1e6], [1] * 4)
+    assert FedAvg(aggregate="median").combine(model, even, roster()) == 2.5
+
+
+def test_fedprox_asks_for_the_term() -> None:
+    assert FedProx(mu=0.3).task(np.zeros(1, np.float32)).proximal == 0.3
+
+
+def test_average_does_not_lose_small_contributions() -> None:
+    big, small = np.float32([1e8]), np.float32([1])
+    assert average([big, small, -big], [1, 1, 1]) == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_sampling_is_a_fraction_and_never_nobody() -> None:
+    names = tuple(f"c{k}" for k in range(10))
+    everyone = Roster(names, np.zeros(1, np.float32), ONE, Training(), 3)
+    assert FedAvg(fraction=1.0).sample(everyone) == list(names)
+    assert len(FedAvg(fraction=0.3).sample(everyone)) == 3
+    assert len(FedAvg(fraction=0.01).sample(everyone)) == 1
+    assert FedAvg(fraction=0.5).sample(everyone) == FedAvg(fraction=0.5).sample(everyone)
+
+
+def test_splits_number_clusters_globally() -> None:
+    clusters = Clusters.from_labels([f"c{k}" for k in range(8)], [0] * 4 + [1] * 4, np.zeros(1, np.float32))
+    twice = clusters.split(1, [["c4", "c5"], ["c6", "c7"]], round=3).split(2, [["c4"], ["c5"]], round=4)
+    assert dict(twice.members) == {0: ("c0", "c1", "c2", "c3"), 3: ("c6", "c7"), 4: ("c4",), 5: ("c5",)}
+    assert [branch["children"] for branch in twice.tree] == [[2, 3], [4, 5]]
+    with pytest.raises(AssertionError):
+        Clusters({0: ("c0",), 1: ("c0",)}, {0: np.zeros(1), 1: np.zeros(1)}).check(["c0"])
