@@ -41,6 +41,9 @@ class Engine(Protocol):
     def rewind(self, round: int) -> None:
         """Go back to what clients remembered at the end of a round."""
 
+    def drift(self, rows_of: Mapping[str, str]) -> None:
+        """From now on some clients hold the rows of others: their data have changed (for experiments)."""
+
     def close(self) -> None: ...
 
 

@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Workbench:
     memory: Memory
     seed: int
     training: Training
+    rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
     @cached_property
     def module(self) -> nn.Module:
@@ -72,6 +73,10 @@ class Workbench:
     @cached_property
     def clients(self) -> dict[str, Client]:
         return {client.name: client for client in self.federation.clients}
+
+    def held(self, client: str) -> Client:
+        """The rows a client holds now: those of another where its data have changed."""
+        return self.clients[self.rows_of.get(client, client)]
 
     def is_batched(self, training: Training | None) -> bool:
         """Whether clients that train like this train together in one go."""
@@ -105,7 +110,7 @@ class Workbench:
                 case Predict():
                     return self._predict(client, task)
                 case Describe():
-                    held = self.clients[client].train
+                    held = self.held(client).train
                     random = stream(self.seed, f"describe {task.what}", client, round)
                     x, y = self.federation.x[held], self.federation.y[held]
                     return Described(describe(task.what, dict(task.options), x, y, self.federation.n_classes, random))
@@ -116,7 +121,7 @@ class Workbench:
         training = next(iter(tasks.values())).training or self.training
         jobs, chosen = [], {}
         for client, task in tasks.items():
-            held = self.clients[client].train
+            held = self.held(client).train
             starts = [self._compose(client, task, candidate) for candidate in (task.candidates or (None,))]
             losses = [self._losses(start, held)[0].mean() for start in starts] if len(starts) > 1 else [0.0]
             chosen[client] = int(np.argmin(losses))
@@ -131,7 +136,7 @@ class Workbench:
             if task.save:
                 self.memory.write(client, task.save, weights, round)
             sent = weights[:0] if task.upload == "nothing" else weights[self.layout.select(task.upload)]
-            held = self.clients[client].train
+            held = self.held(client).train
             answers[client] = Trained(sent.copy(), len(held), len(job.batches), float(loss), chosen[client])
         return answers
 
@@ -155,7 +160,7 @@ class Workbench:
             answer = self._train({client: practice}, round)[client]
             assert isinstance(answer, Trained)
             weights = answer.weights
-        rows = self.clients[client].test if task.on == "test" else self.clients[client].train
+        rows = self.held(client).test if task.on == "test" else self.held(client).train
         losses, predictions = self._losses(weights, rows)
         return summary(losses, predictions == self.federation.y[rows])
 
@@ -185,7 +190,7 @@ class Workbench:
         weights = self._compose(client, task, task.weights)
         labels = np.empty(0, np.int64)
         if task.rows is None:
-            held = self.clients[client].test if task.on == "test" else self.clients[client].train
+            held = self.held(client).test if task.on == "test" else self.held(client).train
             inputs, labels = self.x[held], self.federation.y[held]
         else:
             inputs = torch.from_numpy(np.ascontiguousarray(task.rows))

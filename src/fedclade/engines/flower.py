@@ -119,6 +119,10 @@ class FlowerEngine:
     def rewind(self, round: int) -> None:
         self.bench.memory.forget_after(round)
 
+    def drift(self, rows_of: Mapping[str, str]) -> None:
+        if rows_of:
+            raise FedcladeError("on Flower data change where they lie, not by an event of the run: use --engine local")
+
     def close(self) -> None:
         pass
 

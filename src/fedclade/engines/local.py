@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,10 @@ class Work:
     tasks: Mapping[str, Task] = field(default_factory=dict)
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None
+    rows_of: Mapping[str, str] = field(default_factory=dict)
 
     def do(self, bench: Workbench, round: int) -> Any:
+        bench.rows_of = self.rows_of
         if self.rows is not None and self.weights is not None:
             return bench.sweep(self.weights, self.rows)
         return bench.perform(self.tasks, round)
@@ -82,6 +84,9 @@ class LocalEngine:
     def rewind(self, round: int) -> None:
         self.bench.memory.forget_after(round)
 
+    def drift(self, rows_of: Mapping[str, str]) -> None:
+        self.bench.rows_of = dict(rows_of)
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
@@ -105,11 +110,13 @@ class LocalEngine:
             dealt[place] = seat if turn % 2 == 0 else n_groups - 1 - seat
         groups = [[c for c, seat in zip(together, dealt, strict=True) if seat == group] for group in range(n_groups)]
         groups += [[client] for client in ordered if client not in set(together)]
-        return [Work({client: tasks[client] for client in group}) for group in groups if group]
+        return [self._work(tasks={client: tasks[client] for client in group}) for group in groups if group]
+
+    def _work(self, **parts: Any) -> Work:
+        return Work(**parts, rows_of=self.bench.rows_of)
 
     def _cost(self, client: str, task: Task) -> int:
-        held = self.bench.clients.get(client)
-        return len(held.train) if held is not None else 0
+        return len(self.bench.held(client).train) if client in self.bench.clients else 0
 
     def _evaluate(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Evaluate each distinct (model, test row) once, and gather every client's own rows from that."""
@@ -122,11 +129,11 @@ class LocalEngine:
             models[id(task.weights)] = task.weights
         works, owner = [], []
         for key, clients in by_model.items():
-            views = {id(self.bench.clients[c].test): self.bench.clients[c].test for c in clients}
+            views = {id(self.bench.held(c).test): self.bench.held(c).test for c in clients}
             rows = np.unique(np.concatenate(list(views.values())))
             size = CHUNK * max(1, min(8, len(rows) // (CHUNK * self.workers * 2)))
             for start in range(0, len(rows), size):
-                works.append(Work(weights=models[key], rows=rows[start : start + size]))
+                works.append(self._work(weights=models[key], rows=rows[start : start + size]))
                 owner.append(key)
         results = self._run(works, round)
         answers: dict[str, Answer | Failure] = {}
@@ -140,7 +147,7 @@ class LocalEngine:
                 elif whose == key:
                     losses[work.rows], right[work.rows] = result
             for client in clients:
-                test = self.bench.clients[client].test
+                test = self.bench.held(client).test
                 answers[client] = failure or summary(losses[test], right[test])
         return answers
 
@@ -224,7 +231,7 @@ class Pool:
                     if kind == "died" and len(works[number].tasks) > 1:
                         retry.append(number)
         for number in retry:  # one client of the group took the worker down: find out which
-            alone = [Work({client: task}) for client, task in works[number].tasks.items()]
+            alone = [replace(works[number], tasks={client: task}) for client, task in works[number].tasks.items()]
             answers: dict[str, Any] = {}
             for work, result in zip(alone, self.run(alone, round), strict=True):
                 answers |= work.failed(result) if isinstance(result, Failure) else result
