@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from fedclade.clients.tasks import Describe, Evaluate, Predict, Train, Training
     from fedclade.data import Client, Dataset, Federation, federation_of
     from fedclade.errors import FedcladeError
-    from fedclade.methods import About, Clusters, Method, Roster
+    from fedclade.methods import About, Clusters, Method, Placement, Roster
+    from fedclade.placing import Placed, place
 
 __version__ = "0.1.0"
 
@@ -24,7 +25,8 @@ _HOMES = {
     "fedclade.clients.tasks": ("Describe", "Evaluate", "Predict", "Train", "Training"),
     "fedclade.data": ("Client", "Dataset", "Federation", "federation_of"),
     "fedclade.errors": ("FedcladeError",),
-    "fedclade.methods": ("About", "Clusters", "Method", "Roster"),
+    "fedclade.methods": ("About", "Clusters", "Method", "Placement", "Roster"),
+    "fedclade.placing": ("Placed", "place"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -49,6 +51,8 @@ __all__ = [
     "FedcladeError",
     "Federation",
     "Method",
+    "Placed",
+    "Placement",
     "Predict",
     "Result",
     "Roster",
@@ -56,6 +60,7 @@ __all__ = [
     "Training",
     "federation_of",
     "load",
+    "place",
     "resume",
     "run",
 ]

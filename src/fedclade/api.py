@@ -129,7 +129,8 @@ def load(path: Path | str) -> "Result":
 
 def settings_from_record(record: Mapping[str, Any]) -> Settings:
     values = dict(record.get("settings", {}))
-    name = values.get("method", {}).get("name")
+    method = values.get("method")
+    name = method.get("name") if isinstance(method, Mapping) else method
     if name not in METHODS and ":" not in str(name):
         return Settings(**{**values, "method": "fedavg"}).model_copy(update={"method": values["method"]})
     return settings_from(values)
@@ -192,6 +193,7 @@ def _go(
                 settings.evaluate_every,
                 settings.evaluate_own_every,
                 federation.groups,
+                settings.events,
                 on_round or (lambda progress: None),
             )
             about = {

@@ -10,7 +10,7 @@ import numpy as np
 from fedclade.asking import UNCOUNTED, Ask, Engine
 from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
-from fedclade.data.federation import Federation
+from fedclade.events import Calendar, Event, groups_of
 from fedclade.methods import Clusters, Method, Roster
 from fedclade.runs.folder import RunFolder
 
@@ -45,11 +45,13 @@ class Loop:
     evaluate_every: int = 1
     evaluate_own_every: int = 0
     groups: Mapping[str, int] | None = None
+    events: tuple[Event, ...] = ()
     on_round: Callable[[Progress], None] = lambda progress: None
 
     def go(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
         self.ask = Ask(self.engine)
+        self.calendar = Calendar.of(self.clients, self.events)
         roster = Roster(self.clients, self.engine.initial, self.engine.layout, self.training, self.seed)
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
@@ -58,18 +60,30 @@ class Loop:
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
+        self.present = self.calendar.present(max(first - 1, 0))
         self.run.rewind(first - 1)
         self.engine.rewind(first - 1)
         for number in range(first, self.rounds + 1):
             began = time.perf_counter()
             self.ask.clear()
             self.ask.round = number
-            now = replace(roster, round=number)
-            clusters = self.method.start(now, self.ask) if clusters is None else self.method.round(clusters, now, self.ask)
-            clusters.check(self.clients)
+            self.present = self.calendar.present(number)
+            self.engine.drift(self.calendar.rows_of(number))
+            now = replace(roster, round=number, clients=self.present)
+            if clusters is None:
+                clusters = self.method.start(now, self.ask)
+            else:
+                clusters = self.method.round(self._welcomed(clusters, now), now, self.ask)
+            clusters.check(self.present)
             self._close_round(number, clusters, began)
         assert clusters is not None
         return self._finish(clusters, result)
+
+    def _welcomed(self, clusters: Clusters, roster: Roster) -> Clusters:
+        """After the events of this round: who left is gone, who came or changed has a place."""
+        newcomers = self.calendar.newcomers(roster.round)
+        gone = {client for client in clusters.cluster_of if client not in roster.clients}
+        return self.method.settle(clusters.without({*gone, *newcomers}), newcomers, roster, self.ask)
 
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
@@ -83,10 +97,10 @@ class Loop:
         measured = number % self.evaluate_every == 0 or last
         own = last or (self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0)
         if measured:
-            served = self.ask({c: self.method.serve(clusters, c) for c in self.clients}, phase="measure")
+            served = self.ask({c: self.method.serve(clusters, c) for c in self.present}, phase="measure")
             self._see(served, "accuracy", "loss")
         if own:
-            trainers = [client for client in self.clients if client in self.has_trained]
+            trainers = [client for client in self.present if client in self.has_trained]
             self._see(self.ask(Evaluate(start=OWN), to=trainers, phase="measure"), "accuracy_own", "loss_own")
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
@@ -104,14 +118,17 @@ class Loop:
         }
         tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
-        mean = float(np.mean([seen["accuracy"] for seen in self.last_seen.values() if "accuracy" in seen] or [np.nan]))
-        accuracy = mean if measured and np.isfinite(mean) else None
+        accuracy = spread(self._last("accuracy"))["mean"] if measured else None
         totals = (self.bytes["up"], self.bytes["down"], len(self.ask.failures))
         self.on_round(Progress(number, self.rounds, accuracy, len(clusters), *totals))
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():
             self.last_seen.setdefault(client, {}).update({accuracy: answer.accuracy, loss: answer.loss})
+
+    def _last(self, what: str) -> list[float]:
+        """The last value measured of every client that is there."""
+        return [self.last_seen[c][what] for c in self.present if what in self.last_seen.get(c, {})]
 
     def _history(self, number: int, clusters: Clusters, measured: bool, own: bool) -> list[dict[str, Any]]:
         """A row for each client: where it is, how well it is served, and what went wrong."""
@@ -122,7 +139,7 @@ class Loop:
         cluster_of = clusters.cluster_of
         nothing: dict[str, float] = {}
         rows = []
-        for client in self.clients:
+        for client in self.present:
             seen = self.last_seen.get(client, nothing)
             trained = self.ask.trained.get(client)
             row = {
@@ -144,24 +161,25 @@ class Loop:
     def _finish(self, clusters: Clusters, result: Mapping[str, Any]) -> dict[str, Any]:
         agreement: dict[str, float | None] = {"ari": None, "nmi": None}
         if self.groups is not None:
-            found = [clusters.cluster_of[client] for client in self.clients]
-            truth = [self.groups[client] for client in self.clients]
+            groups = groups_of(self.groups, self.calendar.rows_of(self.rounds))
+            members = clusters.cluster_of
+            found, truth = [members[client] for client in self.present], [groups[client] for client in self.present]
             ari, nmi = adjusted_rand(truth, found), normalized_mutual_information(truth, found)
             agreement = {"ari": float(ari), "nmi": float(nmi)}
         outcome = {
             **result,
             "rounds": self.rounds,
-            "accuracy": spread([seen["accuracy"] for seen in self.last_seen.values() if "accuracy" in seen]),
-            "accuracy_own": spread([seen["accuracy_own"] for seen in self.last_seen.values() if "accuracy_own" in seen]),
+            "accuracy": spread(self._last("accuracy")),
+            "accuracy_own": spread(self._last("accuracy_own")),
             "clusters": {"found": len(clusters), **agreement},
             "bytes": dict(self.bytes),
             "failures": self._failures(),
             "seconds": round(self.seconds, 3),
         }
-        members = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
+        parts = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
         layout = self.engine.layout
         models = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
-        self.run.finish(outcome, {"members": members, "tree": [dict(branch) for branch in clusters.tree]}, models)
+        self.run.finish(outcome, {"members": parts, "tree": [dict(branch) for branch in clusters.tree]}, models)
         return outcome
 
     def _failures(self) -> int:

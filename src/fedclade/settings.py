@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedclade.clients.tasks import Training
 from fedclade.errors import FedcladeError, listed
+from fedclade.events import Event
 from fedclade.methods import Method, method_class
 
 
@@ -34,6 +35,7 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Annotated[int, Field(ge=1)] = 1
     evaluate_own_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
+    events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take

@@ -6,10 +6,15 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
+from fedclade.cli.errors import OneLineErrors
 from fedclade.display import make_console, make_table, size_in_words
 from fedclade.errors import FedcladeError
 
-app = typer.Typer(help="Data sets: which there are, getting and checking them, and who holds what.", rich_markup_mode=None)
+app = typer.Typer(
+    cls=OneLineErrors,
+    help="Data sets: which there are, getting and checking them, and who holds what.",
+    rich_markup_mode=None,
+)
 
 Name = Annotated[str, typer.Argument(help="A name of `fedclade data list`.")]
 

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
+from fedclade.cli.errors import STOPPED
 from fedclade.display import RoundsDisplay, make_console
 
-STOPPED = 130  # the exit code after Ctrl-C
 
 
 def run(

@@ -38,7 +38,8 @@ class Memory:
     def forget_after(self, round: int) -> None:
         """Go back to what was known at the end of a round."""
         for path in self.folder.glob("*/*.npy"):
-            if int(path.name.split(".")[-2]) > round:
+            number = path.name.split(".")[-2]
+            if number.isdecimal() and int(number) > round:
                 path.unlink(missing_ok=True)
         for path in self.folder.glob("*/.*.part"):  # left by a process that was killed while it wrote
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Data: official files to arrays (`sources`), one data set to many clients (`splits`), the clients (`federation`)."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ def federation_of(
     seed: int = 0,
     test_view: str | None = None,
     data_dir: Path | str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Federation:
     """A federation from anything that can be one.
 
     `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"my_module:make_data"`, a
-    Dataset, a Federation, or a dict of clients with arrays or torch Datasets.
+    Dataset, a Federation, or a dict of clients with arrays or torch Datasets. `classes` fixes the labels of own data.
     """
     from fedclade.data.sources import load, sources
     from fedclade.data.sources.own import from_folder
@@ -33,14 +34,13 @@ def federation_of(
     if isinstance(data, str):
         name, _, rest = data.partition(":")
         if name == "folder":
-            data = from_folder(Path(rest).expanduser())
+            data = from_folder(Path(rest).expanduser(), classes=classes)
         elif rest and name not in sources():
-            made = imported(data, "data")
-            data = made() if callable(made) else made
+            data = _made(data)
         else:
             data = load(data, data_dir)
     if isinstance(data, Mapping):
-        data = _from_clients(data)
+        data = _from_clients(data, classes)
     if isinstance(data, Federation):
         return _as_dealt(data, split, clients)
     if not isinstance(data, Dataset):
@@ -51,11 +51,22 @@ def federation_of(
     return deal(data, split, clients, seed, test_view).checked()
 
 
-def _from_clients(clients: Mapping[str, Any]) -> Federation:
+def _made(path: str) -> Any:
+    """What `my_module:make_data` makes, or what lies there ready made."""
+    made = imported(path, "data")
+    try:
+        return made() if callable(made) else made
+    except FedcladeError:
+        raise
+    except Exception as error:
+        raise FedcladeError(f"data {path!r}: it raised {type(error).__name__}: {error}") from error
+
+
+def _from_clients(clients: Mapping[str, Any], classes: Sequence[str] | None) -> Federation:
     from fedclade.data.sources.own import from_arrays, from_datasets
 
     is_array = [isinstance(value, Mapping) or _holds_arrays(value) for value in clients.values()]
-    return from_arrays(dict(clients)) if all(is_array) else from_datasets(dict(clients))
+    return (from_arrays if all(is_array) else from_datasets)(dict(clients), classes)
 
 
 def _holds_arrays(value: Any) -> bool:

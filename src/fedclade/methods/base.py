@@ -170,6 +170,8 @@ class Method(BaseModel):
 
         A newcomer that does not answer is left out, and can be tried again.
         """
+        if len(clusters.models) == 1:
+            return {client: Placement(next(iter(clusters.models)), {}, "there is one model") for client in roster.clients}
         losses: dict[str, dict[int, float]] = {}
         for cluster, model in clusters.models.items():
             for client, answer in ask(Evaluate(model, on="train"), to=roster.clients, phase="place").items():

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 from fedclade.files import write_atomically, write_json
 from fedclade.runs import packing
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("history", "ledger")
+RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # what a run needs to go on
 
 
 class RunFolder:
@@ -101,7 +102,11 @@ class RunFolder:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return self.read_json("settings.json")
+        record = self.read_json("settings.json")
+        missing = RECORDED - (record.keys() if isinstance(record, dict) else set())
+        if missing:
+            raise FedcladeError(f"cannot read {self.path / 'settings.json'}: it lacks {listed(sorted(missing))}")
+        return record
 
     def update_settings(self, settings: Mapping[str, Any]) -> None:
         write_json(self.path / "settings.json", settings)
@@ -153,7 +158,8 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("[0-9]*.safetensors"))
+        found = (self.path / "checkpoints").glob("*.safetensors")
+        return sorted(path for path in found if path.stem.isdecimal())
 
     def last_checkpoint(self) -> tuple[int, Any] | None:
         """The newest round that counts and its state. A damaged file is passed over for the one before."""
@@ -173,7 +179,8 @@ class RunFolder:
         (self.path / "result.json").unlink(missing_ok=True)
         for pattern in ("parts/*", "records/*", "checkpoints/*"):
             for path in self.path.glob(pattern):
-                if path.name.startswith(".") or int(path.name.split(".")[0]) > round:
+                number = path.name.split(".")[0]
+                if not number.isdecimal() or int(number) > round:  # no number: left by a process that was killed
                     path.unlink(missing_ok=True)
 
     # The end

@@ -64,7 +64,9 @@ def from_datasets(
     return from_arrays(arrays, classes, groups, holdout, seed)
 
 
-def from_folder(path: Path | str, holdout: float = 0.2, seed: int = 0) -> Federation:
+def from_folder(
+    path: Path | str, holdout: float = 0.2, seed: int = 0, classes: Sequence[Any] | None = None
+) -> Federation:
     """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, named after it.
 
     A `.npz` holds `x` and `y`, perhaps `x_test` and `y_test`, perhaps a single `group`. A table holds a row a line: the
@@ -84,7 +86,7 @@ def from_folder(path: Path | str, holdout: float = 0.2, seed: int = 0) -> Federa
     clients = {file.stem: _read(file) for file in files}
     _align_columns(files, clients)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
-    federation = from_arrays(clients, groups=groups, holdout=holdout, seed=seed)
+    federation = from_arrays(clients, classes, groups, holdout, seed)
     return replace(federation, data=f"folder:{folder}")
 
 

@@ -1,0 +1,155 @@
+"""Newcomers after a run has ended: which cluster a new client joins, why, and the model it gets."""
+
+import functools
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.api import OWN_MODEL, Result, settings_from_record
+from fedclade.asking import Ask
+from fedclade.clients.tasks import OWN, Evaluate, Train
+from fedclade.data import federation_of
+from fedclade.engines.local import LocalEngine
+from fedclade.errors import FedcladeError
+from fedclade.files import safe_name, write_atomically, write_json
+from fedclade.methods import Clusters, Method, Roster
+from fedclade.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A newcomer's place."""
+
+    client: str
+    cluster: int | None  # None: it fits no cluster and would found its own
+    distances: Mapping[int, float]  # to every cluster
+    measure: str  # what the distances are
+    accuracy: float | None  # of the cluster's model on the newcomer's test rows
+    accuracy_personalised: float | None  # after some epochs on the newcomer's own rows
+    weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
+    make: "Callable[[], nn.Module]"
+
+    @property
+    def model(self) -> "nn.Module":
+        """The newcomer's model, as a torch module."""
+        from fedclade.models.weights import load
+
+        return load(self.make(), self.weights).eval()
+
+
+def place(
+    path: Path | str,
+    data: Any,
+    *,
+    split: str | None = None,
+    clients: int | None = None,
+    personalise: int = 5,
+    data_dir: Path | str | None = None,
+    model: "str | Callable[..., nn.Module] | None" = None,
+    method: Method | None = None,
+    save: bool = True,
+) -> dict[str, Placed]:
+    """Place new clients in the clusters of a run that has ended.
+
+    `data` are the newcomers, in any form that a run takes. Each gets its cluster's model and trains it for
+    `personalise` epochs on its own rows (0: it takes the model as it is). With `save`, the outcome and the models are
+    kept in the run folder, under `placements/`.
+    """
+    from fedclade import models
+
+    folder = RunFolder.open(path)
+    record, result = folder.settings, Result(folder)
+    settings = settings_from_record(record)
+    spec = model or settings.model
+    if spec == OWN_MODEL and model is None:
+        raise FedcladeError(f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)")
+    newcomers = federation_of(
+        data, split, clients, settings.seed, settings.test_view, data_dir or settings.data_dir, record["classes"]
+    )
+    if list(newcomers.input_shape) != record["input_shape"]:
+        raise FedcladeError(f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}")
+    if len(newcomers.classes) != len(record["classes"]):
+        raise FedcladeError(f"the newcomers have {newcomers.n_classes} classes, the run {len(record['classes'])}")
+    factory = functools.partial(models.make, spec, newcomers.input_shape, len(record["classes"]))
+    method = method or settings.make_method()
+    saved = folder.last_checkpoint()
+    if saved is None:
+        raise FedcladeError(f"{path} has no checkpoint: the models cannot be read")
+    members = {cluster: tuple(names) for cluster, names in saved[1]["members"].items()}
+    clusters = Clusters(members, saved[1]["models"], tuple(saved[1]["tree"]), saved[1]["notes"])
+    with tempfile.TemporaryDirectory() as memory:
+        engine = LocalEngine(
+            newcomers, factory, seed=settings.seed, training=settings.training, memory=Path(memory), workers=1
+        )
+        try:
+            placed = _placed(method, clusters, engine, saved[0], personalise, factory)
+        finally:
+            engine.close()
+    if save:
+        for one in placed.values():
+            _keep(result.path / "placements", one, engine.layout.tensors(one.weights))
+    return placed
+
+
+def _placed(
+    method: Method,
+    clusters: Clusters,
+    engine: LocalEngine,
+    round: int,
+    personalise: int,
+    factory: "Callable[[], nn.Module]",
+) -> dict[str, Placed]:
+    ask = Ask(engine)
+    ask.round = round + 1
+    training = engine.bench.training
+    roster = Roster(engine.clients, engine.initial, engine.layout, training, engine.bench.seed, ask.round)
+    placements = method.place(clusters, roster, ask)
+    lost = [client for client in engine.clients if client not in placements]
+    if lost:
+        why = next((failure["failure"] for failure in ask.failures if failure["client"] == lost[0]), "it did not answer")
+        raise FedcladeError(f"client {lost[0]!r} cannot be placed: {why}")
+    settled = clusters
+    for client, placement in placements.items():
+        settled = settled.joined(client, placement.cluster, engine.initial)
+    served = ask({client: method.serve(settled, client) for client in engine.clients}, phase="measure")
+    starts = {client: settled.model_of(client) for client in engine.clients}
+    longer = training.model_copy(update={"local_epochs": personalise})
+    trained = ask({c: Train(starts[c], training=longer, save=OWN) for c in engine.clients}) if personalise else {}
+    own = ask(Evaluate(start=OWN), to=list(trained), phase="measure")
+    return {
+        client: Placed(
+            client,
+            placement.cluster,
+            placement.distances,
+            placement.measure,
+            served[client].accuracy if client in served else None,
+            own[client].accuracy if client in own else None,
+            trained[client].weights if client in trained else starts[client],
+            factory,
+        )
+        for client, placement in placements.items()
+    }
+
+
+def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    name = safe_name(placed.client)
+    whole = {key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()}
+    write_atomically(folder / f"{name}.safetensors", lambda part: save_file(whole, part))
+    about = {
+        "client": placed.client,
+        "cluster": placed.cluster,
+        "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
+        "measure": placed.measure,
+        "accuracy": placed.accuracy,
+        "accuracy_personalised": placed.accuracy_personalised,
+    }
+    write_json(folder / f"{name}.json", about)
