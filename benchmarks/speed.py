@@ -87,7 +87,9 @@ def bare_worker(pipe, clients, model, shape, classes, training) -> None:  # type
 class Bare:
     """The bare loop on all cores at once."""
 
-    def __init__(self, federation: Federation, names: list[str], model: str, training: Training, limit: int | None) -> None:
+    def __init__(
+        self, federation: Federation, names: list[str], model: str, training: Training, limit: int | None
+    ) -> None:
         shares: list[list] = [[] for _ in range(cores())]
         for place, name in enumerate(sorted(names, key=lambda n: -len(federation[n].train))):
             rows = federation[name].train[:limit]
@@ -119,7 +121,9 @@ class Bare:
 def shortened(federation: Federation, limit: int | None) -> Federation:
     if limit is None:
         return federation
-    return replace(federation, clients=tuple(replace(client, train=client.train[:limit]) for client in federation.clients))
+    return replace(
+        federation, clients=tuple(replace(client, train=client.train[:limit]) for client in federation.clients)
+    )
 
 
 def timed(action) -> float:  # type: ignore[no-untyped-def]
@@ -128,7 +132,9 @@ def timed(action) -> float:  # type: ignore[no-untyped-def]
     return time.perf_counter() - began
 
 
-def compare(federation: Federation, model: str, training: Training, per_round: int, repeats: int, limit: int | None = None):  # type: ignore[no-untyped-def]
+def compare(
+    federation: Federation, model: str, training: Training, per_round: int, repeats: int, limit: int | None = None
+):  # type: ignore[no-untyped-def]
     """Seconds of the bare loop, of a round, and of an evaluation, taken in turns."""
     federation = shortened(federation, limit)
     names = list(federation.names[:: len(federation) // per_round][:per_round])
@@ -182,22 +188,21 @@ def _measure_memory(queue, data_dir: str | None) -> None:  # type: ignore[no-unt
 
     import fedclade.api  # noqa: F401  (what every run imports)
 
-    # What two idle workers of a tiny run need is the price of Python and torch, not of the clients.
-    tiny = fashion(10, None if data_dir is None else data_dir)
-    size = tiny.x.nbytes + tiny.y.nbytes
+    base = _idle_workers()  # the price of Python and torch, not of the clients
     peak, done = [0.0], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
             peak[0] = max(peak[0], unshared())
 
-    base = _idle_workers()
     threading.Thread(target=watch, daemon=True).start()
-    federation = fashion(1000, data_dir)
-    del tiny
-    fedclade.run(federation, model="lenet5", method={"name": "fedavg", "fraction": 0.1}, training=LENET, rounds=2)
+    settings = {"model": "lenet5", "method": {"name": "fedavg", "fraction": 0.1}, "training": LENET, "rounds": 2}
+    try:
+        fedclade.run("fashion-mnist", split="label-skew:0.2", clients=1000, data_dir=data_dir, **settings)
+    except FedcladeError:
+        fedclade.run(fashion(1000, None), **settings)
     done.set()
-    queue.put(((peak[0] - base) / 1e6, size / 1e6))
+    queue.put(((peak[0] - base) / 1e6, 70_000 * 28 * 28 / 1e6))
 
 
 def _idle_workers() -> float:
@@ -208,7 +213,12 @@ def _idle_workers() -> float:
     federation = federation_of({f"c{k}": (rows, np.arange(20) % 10) for k in range(2)})
     with tempfile.TemporaryDirectory() as memory:
         engine = LocalEngine(
-            federation, lambda: make("lenet5", (1, 28, 28), 10), seed=0, training=LENET, memory=Path(memory), workers=cores()
+            federation,
+            lambda: make("lenet5", (1, 28, 28), 10),
+            seed=0,
+            training=LENET,
+            memory=Path(memory),
+            workers=cores(),
         )
         engine.answer({name: Train(engine.initial) for name in federation.names}, 1)
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -238,7 +248,10 @@ def main() -> None:
         f"| (c) evaluating all 100 clients of (a) | | {evaluation:.3f} s | {evaluation / ours:.1%} of a round |",
     ]
     used, data = memory_of(arguments.data_dir)
-    lines.append(f"| (d) memory of 1,000 clients beyond Python and torch | {data:.0f} MB of rows | {used:.0f} MB | {used / data:.2f}x |")
+    lines.append(
+        f"| (d) memory of 1,000 clients beyond Python and torch | {data:.0f} MB of rows as bytes, {4 * data:.0f} MB as "
+        f"float32 | {used:.0f} MB | {used / data:.1f}x the bytes, {used / data / 4:.2f}x the float32 |"
+    )
     kind = f"{cores()}-core CPU, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}"
     table = "\n".join([f"Measured on a {kind}.", "", *lines])
     print(table)

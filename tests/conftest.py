@@ -9,7 +9,9 @@ from fedclade.data.federation import Client, Federation
 torch.set_num_threads(1)
 
 
-def planted(n_clients: int = 6, n_groups: int = 2, rows: int = 24, shape: tuple[int, ...] = (8,), seed: int = 0) -> Federation:
+def planted(
+    n_clients: int = 6, n_groups: int = 2, rows: int = 24, shape: tuple[int, ...] = (8,), seed: int = 0
+) -> Federation:
     """Clients whose groups hold different labels for the same kind of rows; sizes differ from client to client."""
     random = np.random.default_rng(seed)
     centres = random.normal(size=(4, *shape)).astype(np.float32) * 2
@@ -24,7 +26,9 @@ def planted(n_clients: int = 6, n_groups: int = 2, rows: int = 24, shape: tuple[
         clients.append(Client(f"c{number}", held[:n_train], held[n_train:], group))
         place += len(kind)
     classes = ("a", "b", "c", "d")
-    return Federation(np.concatenate(x), np.concatenate(y).astype(np.int64), tuple(clients), classes, "planted", "planted").checked()
+    return Federation(
+        np.concatenate(x), np.concatenate(y).astype(np.int64), tuple(clients), classes, "planted", "planted"
+    ).checked()
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """fedclade finds the groups hidden in a federation of clients with unlike data and trains one model for each group.
 
-    import fedclade
+import fedclade
 
-    result = fedclade.run("digits", split="label-groups:4", clients=20, method="fedclust", rounds=10)
-    print(result.accuracy, result.clusters)
+result = fedclade.run("digits", split="label-groups:4", clients=20, method="fedclust", rounds=10)
+print(result.accuracy, result.clusters)
 """
 
 import importlib

@@ -50,18 +50,21 @@ def run(
     """
     if out is not None:
         RunFolder(out).unused()  # known now, not after reading large data
-    named = {"data": data if isinstance(data, str) else OWN_DATA, "model": model if isinstance(model, str | None) else OWN_MODEL}
+    named: dict[str, Any] = {"data": data if isinstance(data, str) else OWN_DATA}
+    named["model"] = model if isinstance(model, str | None) else OWN_MODEL
     own_method = method if isinstance(method, Method) else None
     named["method"] = _described(method) if isinstance(method, Method) else method
     if training is not None:
         named["training"] = training
     if own_method is not None and named["method"]["name"] not in METHODS:
-        checked = settings_from({**named, **settings, "method": "fedavg"}).model_copy(update={"method": named["method"]})
+        checked = settings_from({**named, **settings, "method": "fedavg"}).model_copy(
+            update={"method": named["method"]}
+        )
     else:
         checked = settings_from({**named, **settings})
-    federation = federation_of(
-        data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir
-    )
+    federation = federation_of(data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir)
+    if isinstance(data, str) and checked.workers > 1:
+        federation = federation.shared()
     factory, model_name = _factory(model, federation)
     checked = checked.model_copy(update={"model": model_name})
     temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
@@ -97,9 +100,13 @@ def resume(
     given = {name: value for name, value in changes.items() if value is not None}
     settings = settings_from_record({"settings": {**record["settings"], **given}})
     if data is None and settings.data == OWN_DATA:
-        raise FedcladeError(f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)")
+        raise FedcladeError(
+            f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)"
+        )
     if model is None and settings.model == OWN_MODEL:
-        raise FedcladeError(f"the run in {path} was given its model in Python: go on with fedclade.resume(path, model=...)")
+        raise FedcladeError(
+            f"the run in {path} was given its model in Python: go on with fedclade.resume(path, model=...)"
+        )
     federation = federation_of(
         data if data is not None else settings.data,
         settings.split,
@@ -132,7 +139,7 @@ def settings_from_record(record: Mapping[str, Any]) -> Settings:
     method = values.get("method")
     name = method.get("name") if isinstance(method, Mapping) else method
     if name not in METHODS and ":" not in str(name):
-        return Settings(**{**values, "method": "fedavg"}).model_copy(update={"method": values["method"]})
+        return settings_from({**values, "method": "fedavg"}).model_copy(update={"method": method})
     return settings_from(values)
 
 
@@ -330,8 +337,8 @@ class Result:
             record = self._folder.settings
             spec = record["settings"]["model"]
             if spec == OWN_MODEL:
-                raise FedcladeError("this run's model was given in Python: load the weights with result.weights_for(client)")
+                raise FedcladeError(
+                    "this run's model was given in Python: load the weights with result.weights_for(client)"
+                )
             module = make(spec, tuple(record["input_shape"]), len(record["classes"]))
         return load_weights(module, weights).eval()
-
-

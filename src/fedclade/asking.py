@@ -1,6 +1,6 @@
 """`ask`: the one door between a method and its clients. It checks what comes back and counts what passes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -34,9 +34,14 @@ class Engine(Protocol):
     clients: tuple[str, ...]
     layout: Layout
     initial: np.ndarray
+    input_shape: tuple[int, ...]  # of one row
+    n_classes: int
     facts: Mapping[str, Any]  # what a run records about it
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
+        """Do tasks that need no client's rows where the server is, with all the hands it has."""
 
     def rewind(self, round: int) -> None:
         """Go back to what clients remembered at the end of a round."""
@@ -117,23 +122,37 @@ class Ask:
             return TrainedClients({}, {})
         kind = type(next(iter(asked.values())))
         phase = phase or kind.__name__.lower()
-        answers = self.engine.answer(asked, self.round)
+        good, failures = self._checked(asked, self.engine.answer(asked, self.round), phase)
+        for client, task in asked.items():
+            self._count(client, phase, "down", task)
+            if client in good:
+                self._count(client, phase, "up", good[client])
+                if isinstance(answer := good[client], Trained):
+                    self.trained[client] = answer
+        return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
+
+    def server(self, tasks: Mapping[str, Predict]) -> Answers[Predicted]:
+        """What the server works out by itself, one task for each name: nothing travels, so nothing is counted."""
+        answers = dict(zip(tasks, self.engine.at_server(list(tasks.values()), self.round), strict=True))
+        good, failures = self._checked(tasks, answers, "server")
+        return Answers(good, failures)  # type: ignore[arg-type]
+
+    def _checked(
+        self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure], phase: str
+    ) -> tuple[dict[str, Answer], dict[str, Failure]]:
+        """The answers that can be used, and why the others cannot."""
         good: dict[str, Answer] = {}
         failures: dict[str, Failure] = {}
-        for client, task in asked.items():
+        for client, task in tasks.items():
             answer = answers.get(client, Failure("absent"))
             wrong = answer if isinstance(answer, Failure) else self._fault(task, answer)
-            self._count(client, phase, "down", task)
             if wrong is not None:
                 failures[client] = wrong
                 self.failures.append({"client": client, "phase": phase, "failure": str(wrong)})
             else:
                 assert not isinstance(answer, Failure)
                 good[client] = answer
-                self._count(client, phase, "up", answer)
-                if isinstance(answer, Trained):
-                    self.trained[client] = answer
-        return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
+        return good, failures
 
     def record(self, name: str, **values: Any) -> None:
         """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name."""

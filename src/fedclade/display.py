@@ -94,7 +94,9 @@ class RoundsDisplay:
             self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar is not None:
             self.bar.stop()
 
@@ -128,23 +130,24 @@ def outcome(folder: "RunFolder") -> RenderableType:
     try:
         parts = _ended(folder, record) if folder.is_finished else _under_way(folder, record)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FedcladeError(f"cannot read the run in {folder.path}: its files are damaged ({error!r})") from error
+        raise FedcladeError(f"{folder.path}: the files of this run are damaged ({error!r}); run it again") from error
     return Group(*parts)
 
 
 def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
     result, members = folder.read_json("result.json"), folder.read_json("clusters.json")["members"]
     history = folder.table("history")
+    groups = _groups(record, result["rounds"])
     facts = {
-        "clusters": _agreement(result["clusters"], record["groups"]),
+        "clusters": _agreement(result["clusters"], groups),
         "rounds": str(result["rounds"]),
         "traffic": _traffic(result["bytes"]),
         "failures": _failures(history),
         "time": time_in_words(result["seconds"]),
         "run": str(folder.path),
     }
-    accuracy = _accuracy_table(result["accuracy"], result["accuracy_own"], history, len(record["clients"]))
-    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, record["groups"])]
+    accuracy = _accuracy_table(result["accuracy"], result["accuracy_own"], history)
+    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
 
 
 def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
@@ -165,8 +168,8 @@ def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[Renderabl
         "run": str(folder.path),
     }
     served, own = (_spread(_last_seen(history, column)) for column in ("accuracy", "accuracy_own"))
-    accuracy = _accuracy_table(served, own, history, len(record["clients"]))
-    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, record["groups"])]
+    accuracy, groups = _accuracy_table(served, own, history), _groups(record, number)
+    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
 
 
 def _headline(record: Mapping[str, Any]) -> Text:
@@ -183,22 +186,37 @@ def _facts(facts: Mapping[str, str]) -> Table:
     return table
 
 
-def _accuracy_table(
-    served: Mapping[str, Any], own: Mapping[str, Any], history: "pd.DataFrame", n_clients: int
-) -> Table:
+def _groups(record: Mapping[str, Any], round: int) -> Mapping[str, int] | None:
+    """The hidden groups, after clients' data have changed as the run's settings tell."""
+    groups, events = record["groups"], record["settings"].get("events")
+    if groups is None or not events:
+        return groups
+    from fedclade.events import Calendar, Event, groups_of
+
+    calendar = Calendar.of(record["clients"], [Event(**event) for event in events])
+    return groups_of(groups, calendar.rows_of(round))
+
+
+def _accuracy_table(served: Mapping[str, Any], own: Mapping[str, Any], history: "pd.DataFrame") -> Table:
+    n_present = len(_present(history))
     table = make_table("accuracy", "mean", "std", "worst", "worst client", right=("mean", "std", "worst"))
     for name, spread, column in (("served models", served, "accuracy"), ("clients' own", own, "accuracy_own")):
         seen = _last_seen(history, column)
         worst = str(seen.idxmin()) if len(seen) else ""
-        if 0 < len(seen) < n_clients:  # only those who have trained have a model of their own
-            worst += f" ({len(seen)} of {n_clients} clients measured)"
+        if 0 < len(seen) < n_present:  # only those who have trained have a model of their own
+            worst += f" ({len(seen)} of {n_present} clients measured)"
         table.add_row(name, share(spread["mean"]), share(spread["std"]), share(spread["worst"]), worst)
     return table
 
 
 def _last_seen(history: "pd.DataFrame", column: str) -> "pd.Series":
-    """The last accuracy that was measured of each client."""
-    return history.dropna(subset=[column]).groupby("client")[column].last()
+    """The last accuracy that was measured of each client that is still there."""
+    seen = history[history["client"].isin(_present(history))].dropna(subset=[column])
+    return seen.groupby("client")[column].last()
+
+
+def _present(history: "pd.DataFrame") -> "pd.Series":
+    return history.loc[history["round"] == history["round"].max(), "client"]
 
 
 def _spread(values: "pd.Series") -> dict[str, float | None]:

@@ -36,7 +36,9 @@ def imported(path: str, kind: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise FedcladeError(f"{kind} {path!r}: there is no module {error.name!r} in the current folder or on the path") from None
+        raise FedcladeError(
+            f"{kind} {path!r}: there is no module {error.name!r} in the current folder or on the path"
+        ) from None
     except AttributeError:
         raise FedcladeError(f"{kind} {path!r}: the module {module!r} has no {name!r}") from None
     except Exception as error:

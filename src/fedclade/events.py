@@ -47,7 +47,7 @@ class Calendar:
             named.append(event.model_copy(update={"join": tuple(names)}))
         calendar = cls(tuple(clients), tuple(named))
         for place, event in enumerate(named):
-            here = [name for name in calendar.present(event.round - 1) if name not in event.join]
+            here = [name for name in calendar.present(event.round - 1) if name not in _names(event.join)]
             leave = tuple(here[: event.leave]) if isinstance(event.leave, int) else event.leave
             here = [name for name in here if name not in leave]
             drift = event.drift if not isinstance(event.drift, int) else _spread(here, event.drift)
@@ -59,11 +59,15 @@ class Calendar:
         for event in self.events:
             for name in (*_names(event.join), *_names(event.leave), *_names(event.drift)):
                 if name not in self.clients:
-                    raise FedcladeError(f"the event of round {event.round} names {name!r}, who is no client of this run")
+                    raise FedcladeError(
+                        f"the event of round {event.round} names {name!r}, who is no client of this run"
+                    )
             there = self.present(event.round - 1)
             for name in (*_names(event.leave), *_names(event.drift)):
                 if name not in there:
-                    raise FedcladeError(f"the event of round {event.round} names {name!r}, who is not there at that time")
+                    raise FedcladeError(
+                        f"the event of round {event.round} names {name!r}, who is not there at that time"
+                    )
             if not self.present(event.round):
                 raise FedcladeError(f"after the event of round {event.round} no client is left: let fewer leave")
         if not self.present(0):

@@ -18,6 +18,7 @@ from fedclade.errors import FedcladeError
 from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.methods import Clusters, Method, Roster
 from fedclade.runs.folder import RunFolder
+from fedclade.runs.packing import save_tensors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,13 +69,17 @@ def place(
     record, result = folder.settings, Result(folder)
     settings = settings_from_record(record)
     spec = model or settings.model
-    if spec == OWN_MODEL and model is None:
-        raise FedcladeError(f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)")
+    if spec is None or (spec == OWN_MODEL and model is None):
+        raise FedcladeError(
+            f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)"
+        )
     newcomers = federation_of(
         data, split, clients, settings.seed, settings.test_view, data_dir or settings.data_dir, record["classes"]
     )
     if list(newcomers.input_shape) != record["input_shape"]:
-        raise FedcladeError(f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}")
+        raise FedcladeError(
+            f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}"
+        )
     if len(newcomers.classes) != len(record["classes"]):
         raise FedcladeError(f"the newcomers have {newcomers.n_classes} classes, the run {len(record['classes'])}")
     factory = functools.partial(models.make, spec, newcomers.input_shape, len(record["classes"]))
@@ -113,7 +118,9 @@ def _placed(
     placements = method.place(clusters, roster, ask)
     lost = [client for client in engine.clients if client not in placements]
     if lost:
-        why = next((failure["failure"] for failure in ask.failures if failure["client"] == lost[0]), "it did not answer")
+        why = next(
+            (failure["failure"] for failure in ask.failures if failure["client"] == lost[0]), "it did not answer"
+        )
         raise FedcladeError(f"client {lost[0]!r} cannot be placed: {why}")
     settled = clusters
     for client, placement in placements.items():
@@ -139,11 +146,9 @@ def _placed(
 
 
 def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
-
     name = safe_name(placed.client)
     whole = {key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()}
-    write_atomically(folder / f"{name}.safetensors", lambda part: save_file(whole, part))
+    write_atomically(folder / f"{name}.safetensors", lambda part: save_tensors(part, whole))
     about = {
         "client": placed.client,
         "cluster": placed.cluster,

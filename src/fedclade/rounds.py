@@ -52,7 +52,16 @@ class Loop:
         """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
         self.ask = Ask(self.engine)
         self.calendar = Calendar.of(self.clients, self.events)
-        roster = Roster(self.clients, self.engine.initial, self.engine.layout, self.training, self.seed)
+        engine = self.engine
+        roster = Roster(
+            self.clients,
+            engine.initial,
+            engine.layout,
+            self.training,
+            self.seed,
+            input_shape=engine.input_shape,
+            n_classes=engine.n_classes,
+        )
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
         self.has_trained: set[str] = set()  # only they have a last model of their own
@@ -163,7 +172,8 @@ class Loop:
         if self.groups is not None:
             groups = groups_of(self.groups, self.calendar.rows_of(self.rounds))
             members = clusters.cluster_of
-            found, truth = [members[client] for client in self.present], [groups[client] for client in self.present]
+            found = np.array([members[client] for client in self.present])
+            truth = np.array([groups[client] for client in self.present])
             ari, nmi = adjusted_rand(truth, found), normalized_mutual_information(truth, found)
             agreement = {"ari": float(ari), "nmi": float(nmi)}
         outcome = {
@@ -192,6 +202,9 @@ def spread(values: "Sequence[float]") -> dict[str, float | int | None]:
     """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
     if not len(values):
         return {"mean": None, "std": None, "worst": None, "clients": 0}
-    return {"mean": float(np.mean(values)), "std": float(np.std(values)), "worst": float(np.min(values)), "clients": len(values)}
-
-
+    return {
+        "mean": float(np.mean(values)),
+        "std": float(np.std(values)),
+        "worst": float(np.min(values)),
+        "clients": len(values),
+    }

@@ -55,7 +55,7 @@ class Settings(BaseModel):
         given = dict(self.method)
         name = given.pop("name", None)
         if not isinstance(name, str):
-            raise FedcladeError("the method has no name: say which, as in `method = \"fedavg\"`")
+            raise FedcladeError('the method has no name: say which, as in `method = "fedavg"`')
         try:
             return method_class(name)(**given)
         except ValidationError as error:
@@ -130,7 +130,9 @@ def _as_table(method: Any) -> dict[str, Any]:
 
 def _in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -> str:
     first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-")))
+    name = ".".join(
+        str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-"))
+    )
     if first["type"] == "extra_forbidden":
         import difflib
 

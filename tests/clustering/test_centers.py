@@ -96,7 +96,9 @@ def test_unknown_algorithm_is_named():
 
 
 def test_mixtures():
-    rows = np.concatenate([np.random.default_rng(0).normal(size=(30, 2)), np.random.default_rng(1).normal(8, 1, (30, 2))])
+    rows = np.concatenate(
+        [np.random.default_rng(0).normal(size=(30, 2)), np.random.default_rng(1).normal(8, 1, (30, 2))]
+    )
     assert np.argmin(mixture_bic(rows, most=4)) + 1 == 2
     assert (gaussian_mixture(rows, 2) == np.repeat([0, 1], 30)).all()
     assert (gaussian_mixture(rows, 2, "spherical") == np.repeat([0, 1], 30)).all()

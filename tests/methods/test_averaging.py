@@ -19,7 +19,8 @@ def roster(**training: float) -> Roster:
 def sent(values: list[float], n_samples: list[int], steps: list[int] | None = None) -> TrainedClients:
     steps = steps or [1] * len(values)
     answers = {
-        f"c{k}": Trained(np.float32([v]), n, s, 0.0) for k, (v, n, s) in enumerate(zip(values, n_samples, steps, strict=True))
+        f"c{k}": Trained(np.float32([v]), n, s, 0.0)
+        for k, (v, n, s) in enumerate(zip(values, n_samples, steps, strict=True))
     }
     return TrainedClients(answers, {})
 
@@ -32,7 +33,9 @@ def test_mean_is_weighted_by_rows_of_those_who_reported() -> None:
     assert clusters.averaged(both.of([])).models[0] == 0  # nobody reported: the model stays
 
 
-@pytest.mark.parametrize(("steps", "momentum", "expected"), [(1, 0.9, 1), (2, 0.9, 2.9), (3, 0.9, 5.61), (5, 0.5, 8.0625)])
+@pytest.mark.parametrize(
+    ("steps", "momentum", "expected"), [(1, 0.9, 1), (2, 0.9, 2.9), (3, 0.9, 5.61), (5, 0.5, 8.0625)]
+)
 def test_effective_steps(steps: int, momentum: float, expected: float) -> None:
     assert effective_steps(steps, momentum) == pytest.approx(expected)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show the settings of this one: a name or my_module:MyMethod.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this one's settings; also my_module:MyMethod.")] = None,
 ) -> None:
     """List the methods, or the settings of one."""
     from fedclade.methods import METHODS, method_class
@@ -72,7 +72,7 @@ def _show_method(name: str, kind: "type[Method]") -> None:
     console.print(_settings_table("method", kind))
     console.print()
     console.print(_settings_table("training", Training))
-    console.print(f"\nTo change one: fedclade run --method {name} --set method.fraction=0.5 --set training.batch_size=16")
+    console.print(f"\nTo change some: fedclade run --method {name} --set method.fraction=0.5 --set training.momentum=0")
 
 
 def _settings_table(prefix: str, kind: "type[BaseModel]") -> Any:
@@ -96,14 +96,15 @@ def _allowed(annotation: Any, limits: Any = ()) -> str:
         return " | ".join(str(value) for value in get_args(annotation))
     words = {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "none"}
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    bounds = [f"{sign} {getattr(limit, name):g}" for limit in limits for name, sign in signs.items() if hasattr(limit, name)]
-    return " ".join([words.get(annotation) or getattr(annotation, "__name__", str(annotation)), ", ".join(bounds)]).strip()
+    pairs = [(limit, name) for limit in limits for name in signs if hasattr(limit, name)]
+    bounds = ", ".join(f"{signs[name]} {getattr(limit, name):g}" for limit, name in pairs)
+    return f"{words.get(annotation, getattr(annotation, '__name__', str(annotation)))} {bounds}".strip()
 
 
 def _comment(kind: type, name: str) -> str:
     """The comment beside a setting where it is defined, so that it need not be written twice."""
     for owner in kind.__mro__:
-        if name in owner.__dict__.get("__annotations__", {}):
+        if name in inspect.get_annotations(owner):
             try:
                 source = inspect.getsource(owner)
             except (OSError, TypeError):  # defined in a notebook, or without a file

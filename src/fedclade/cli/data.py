@@ -92,7 +92,7 @@ def show(
     seed: options.Seed = None,
     data_dir: options.DataDir = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE.png", help="Also draw it (png, svg or pdf; needs matplotlib).")
+        Path | None, typer.Option("--picture", metavar="FILE.png", help="Also draw it: png, svg or pdf.")
     ] = None,
 ) -> None:
     """Show how many rows of which label each client holds, as a table and as a picture."""

@@ -52,8 +52,8 @@ def _in_words(shared: "Result", clustered: "Result") -> str:
     before, after = shared.accuracy["mean"], clustered.accuracy["mean"]
     return (
         f"From the last layers of the clients' first models the server found {found} groups: {how_well}.\n"
-        f"After the same {clustered.summary['rounds']} rounds a client's digits are read right {after:.0%} of the time by "
-        f"its group's model, {before:.0%} by the shared one.\n"
+        f"After the same {clustered.summary['rounds']} rounds a client's digits are read right {after:.0%} of the time "
+        f"by its group's model, {before:.0%} by the shared one.\n"
     )
 
 

@@ -39,8 +39,9 @@ def table(federation: "Federation", width: int) -> Table:
     counts = federation.label_counts()
     headings = _headings(federation.classes, width)
     grouped = federation.groups is not None
-    leading = ["client", *(["group"] if grouped else []), "rows", "test rows"]
-    shown = make_table(*leading, *(headings or ["labels", "most frequent"]), right=["group", "rows", "test rows", "labels", *headings])
+    columns = ["client", *(["group"] if grouped else []), "rows", "test rows"]
+    columns += headings or ["labels", "most frequent"]
+    shown = make_table(*columns, right=["group", "rows", "test rows", "labels", *headings])
     for place in _ends(len(federation)):
         if place is None:
             shown.add_row(f"... {len(federation) - FIRST - LAST:,} more")
@@ -53,7 +54,7 @@ def table(federation: "Federation", width: int) -> Table:
 
 
 def _headings(classes: tuple[str, ...], width: int) -> list[str]:
-    """A heading for each label: its name, or its number where that saves the room; none where even numbers do not fit."""
+    """A heading for each label: its name, or its number where names are too long; none where even that does not fit."""
     for headings in (list(classes), [str(number) for number in range(len(classes))]):
         if 40 + sum(max(len(heading), 4) + 3 for heading in headings) <= width:
             return headings
@@ -147,8 +148,9 @@ def draw(federation: "Federation", path: Path) -> None:
     figure.colorbar(image, label="training rows", aspect=40)
     axes.set(xlabel="label", ylabel="client", title=f"{federation.data}, {federation.split}")
     if federation.n_classes <= 30:
-        turned = 45 if max(map(len, federation.classes)) > 2 else 0
-        axes.set_xticks(range(federation.n_classes), federation.classes, rotation=turned, ha="right" if turned else "center")
+        axes.set_xticks(range(federation.n_classes), federation.classes)
+        if max(map(len, federation.classes)) > 2:
+            axes.tick_params("x", rotation=90)
     if len(federation) <= 40:
         axes.set_yticks(range(len(federation)), federation.names, fontsize="small")
     groups = [client.group for client in federation.clients]

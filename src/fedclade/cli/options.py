@@ -11,11 +11,11 @@ Data = Annotated[
 ]
 Split = Annotated[
     str | None,
-    typer.Option("--split", help="How rows are dealt to clients (`fedclade splits`).  [natural if rows have owners, or iid]"),
+    typer.Option("--split", help="How rows are dealt out (`fedclade splits`).  [natural if rows have owners, or iid]"),
 ]
 Clients = Annotated[int | None, typer.Option("--clients", min=1, help="How many clients.  [all owners of rows, or 20]")]
 TestView = Annotated[
-    str | None, typer.Option("--test-view", help="On which rows a client is tested: label-support, proportional or holdout.")
+    str | None, typer.Option("--test-view", help="What tests a client: label-support, proportional or holdout.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="All chance in a run comes from it.  [0]")]
 DataDir = Annotated[

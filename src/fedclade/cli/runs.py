@@ -16,14 +16,13 @@ from fedclade.cli.errors import STOPPED
 from fedclade.display import RoundsDisplay, make_console
 
 
-
 def run(
     data: options.Data = None,
     split: options.Split = None,
     clients: options.Clients = None,
     test_view: options.TestView = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="A network (`fedclade models`) or my_module:make_net.  [one that fits]")
+        str | None, typer.Option("--model", help="A network (`fedclade models`) or my_module:make_net.  [a small one]")
     ] = None,
     method: Annotated[
         str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [fedavg]")
@@ -31,7 +30,9 @@ def run(
     rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.  [10]")] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="Where clients run: local or flower-sim.  [local]")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="Where clients run: local or flower-sim.  [local]")
+    ] = None,
     data_dir: options.DataDir = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="The run folder to make.  [runs/<data>-<method>-<seed>-<time>]")
@@ -67,7 +68,9 @@ def run(
 
 def resume(
     folder: options.RunFolderPath,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="The last round; more than before adds rounds.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=0, help="The last round; more than before adds rounds.")
+    ] = None,
     workers: options.Workers = None,
     data_dir: options.DataDir = None,
 ) -> None:

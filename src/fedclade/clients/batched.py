@@ -150,7 +150,9 @@ def operations(module: nn.Module, input_shape: tuple[int, ...]) -> list[Op] | No
     """The chain's steps, or None where the module is not such a chain."""
     layout = Layout.of(module)
     named = [(name, layer) for name, layer in module.named_modules() if not isinstance(layer, nn.Sequential)]
-    if not isinstance(module, nn.Sequential) or any(parameter.dtype != torch.float32 for parameter in module.parameters()):
+    if not isinstance(module, nn.Sequential) or any(
+        parameter.dtype != torch.float32 for parameter in module.parameters()
+    ):
         return None
     ops: list[Op] = []
     sides = input_shape[1:]

@@ -19,15 +19,15 @@ def class_entropy(x: np.ndarray, y: np.ndarray, n_classes: int, random: np.rando
     shares = np.bincount(y, minlength=n_classes) / len(y)
     held = shares[shares > 0]
     entropy = max(0.0, float(-(held * np.log2(held)).sum()))
-    return {"n_classes": np.float32([len(held)]), "entropy": np.float32([entropy])}
+    return {"n_classes": np.array([len(held)], np.float32), "entropy": np.array([entropy], np.float32)}
 
 
 def rows(
-    x: np.ndarray, y: np.ndarray, n_classes: int, random: np.random.Generator, n: int | None = None
+    x: np.ndarray, y: np.ndarray, n_classes: int, random: np.random.Generator, n: int | None = None, labels: bool = True
 ) -> dict[str, np.ndarray]:
-    """Raw rows and their labels: `n` of them drawn at random, or all (FedSCCS's probe rows; Centralized)."""
+    """Raw rows and (or not) their labels: `n` of them drawn at random (FedSCCS's probe), or all (Centralized)."""
     chosen = np.arange(len(x)) if n is None else np.sort(random.permutation(len(x))[:n])
-    return {"rows": x[chosen], "labels": y[chosen].astype(np.int16)}
+    return {"rows": x[chosen], **({"labels": y[chosen].astype(np.int16)} if labels else {})}
 
 
 def subspaces(

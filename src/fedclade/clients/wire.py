@@ -52,7 +52,7 @@ def encode(message: Task | Answer | Failure, layout: Layout) -> tuple[dict[str, 
         place = layout.select(message.layers)
         sent = values["weights"]
         values["weights"] = tuple(one[place] for one in sent) if isinstance(sent, tuple) else None if sent is None else sent[place]
-    return {"kind": type(message).__name__, **{name: packed(value) for name, value in values.items()}}, arrays
+    return {"message": type(message).__name__, **{name: packed(value) for name, value in values.items()}}, arrays
 
 
 def decode(header: Mapping[str, Any], arrays: Sequence[np.ndarray], layout: Layout) -> Task | Answer | Failure:
@@ -68,7 +68,7 @@ def decode(header: Mapping[str, Any], arrays: Sequence[np.ndarray], layout: Layo
                 return tuple(whole(item) for item in value)
         return value
 
-    kind = KINDS[header["kind"]]
+    kind = KINDS[header["message"]]
     known = {field.name for field in fields(kind)}
     values = {name: whole(value) for name, value in header.items() if name in known}
     for name in ("training", "adapt"):

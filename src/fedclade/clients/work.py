@@ -123,8 +123,8 @@ class Workbench:
         for client, task in tasks.items():
             held = self.held(client).train
             starts = [self._compose(client, task, candidate) for candidate in (task.candidates or (None,))]
-            losses = [self._losses(start, held)[0].mean() for start in starts] if len(starts) > 1 else [0.0]
-            chosen[client] = int(np.argmin(losses))
+            fits = [self._losses(start, held)[0].mean() for start in starts] if len(starts) > 1 else [0.0]
+            chosen[client] = int(np.argmin(fits))
             order = stream(self.seed, "batches", client, round)
             start = starts[chosen[client]]
             jobs.append(Job(start, batches_of(held, training, order), task.proximal, task.centre, task.linear))
@@ -233,7 +233,11 @@ def save_workbench(bench: Workbench, folder: Path) -> None:
     import cloudpickle
 
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "x.npy", bench.federation.x)
+    mapped = getattr(bench.federation.x, "filename", None)
+    if mapped and Path(mapped).is_file():
+        (folder / "x.npy").symlink_to(mapped)
+    else:
+        np.save(folder / "x.npy", bench.federation.x)
     np.save(folder / "y.npy", bench.federation.y)
     parts = [rows for client in bench.federation.clients for rows in (client.train, client.test)]
     index, place = {}, 0

@@ -1,4 +1,18 @@
-"""How many clusters? One rule for every method that leaves the number to the data."""
+"""How many clusters? One rule for every method that leaves the number to the data. It can also answer: one.
+
+1. Every partition on offer (the cuts of a tree, say) is seen along the main axes of the clients: K groups differ along
+   K - 1 directions, while what is particular to each client spreads over all the others. So for K clusters only the
+   first K - 1 principal axes count.
+2. There, the clusters must stand apart: their mean silhouette (Rousseeuw 1987) must exceed `required_separation`, which
+   lies above what cutting a single cloud of clients into K pieces gives. Each cluster counts the same, and a client
+   alone counts 0, so that a few odd clients do not make a partition.
+3. Of the partitions that pass, the one with the highest mean silhouette of its clients, on the distances as they are,
+   is taken; if none passes, all clients are one cluster.
+
+Only ratios of distances enter, so that the answer does not depend on scale, origin or the order of clients, and nothing
+is random. Limits: groups must have two members on average; fewer than four clients are always one cluster; one odd
+client among otherwise equal ones stays with them, for it may as well be a noisy one.
+"""
 
 from collections.abc import Sequence
 
@@ -7,6 +21,35 @@ from scipy.linalg import eigh
 
 from fedclade.clustering.labels import in_order
 
+ROUNDING = 1e-9  # scores closer than this are equal, and fewer clusters win
+
+
+def choose_partition(distances: np.ndarray, candidates: Sequence[np.ndarray]) -> np.ndarray:
+    """The labels of the best candidate partition, or all zeros when no partition shows separate groups.
+
+    `distances` are lengths, Euclidean or nearly so: for cosine distances give their square roots.
+    """
+    distances = np.asarray(distances, dtype=np.float64)
+    count = len(distances)
+    best, best_score = np.zeros(count, dtype=np.int64), -np.inf
+    offered = sorted((in_order(labels) for labels in candidates), key=np.max)
+    offered = [labels for labels in offered if 1 <= labels.max() < most_clusters(count)]
+    if not offered:
+        return best
+    axes = principal_axes(distances, int(offered[-1].max()))
+    squares, used = np.zeros_like(distances), 0  # squared distances along the axes used so far
+    for labels in offered:
+        n_clusters = int(labels.max()) + 1
+        for axis in axes[used : n_clusters - 1]:
+            squares += (axis[:, None] - axis) ** 2
+        used = n_clusters - 1
+        if separation(np.sqrt(squares), labels) <= required_separation(count, n_clusters):
+            continue
+        score = silhouettes(distances, labels).mean()
+        if score > best_score + ROUNDING:
+            best, best_score = labels, score
+    return best
+
 
 def most_clusters(n_clients: int) -> int:
     """The largest number of clusters the rule looks for: two clients each on average, and never more than 50."""
@@ -14,53 +57,42 @@ def most_clusters(n_clients: int) -> int:
 
 
 def required_separation(n_clients: int, n_clusters: int) -> float:
-    return min(0.2 + 0.5 / (n_clusters - 1) + 0.6 / np.sqrt(n_clients), 0.9)
+    """How far clusters must stand apart to be more than pieces of one cloud.
+
+    Pieces of one cloud stand further apart the fewer they are (two halves of a line have a silhouette near 0.6, many
+    pieces of a ball near 0.2) and, by chance, the fewer clients there are. The constants lie above that for clouds of
+    4 to 300 simulated clients, round to flat, and for real clients with the same distribution.
+    """
+    return min(0.3 + 0.5 / (n_clusters - 1) + 0.7 / n_clients, 0.9)
 
 
-def choose_partition(distances: np.ndarray, candidates: Sequence[np.ndarray]) -> np.ndarray:
-    distances = np.asarray(distances, dtype=np.float64)
-    count = len(distances)
-    best, best_score = np.zeros(count, dtype=np.int64), -np.inf
-    tried = sorted((in_order(labels) for labels in candidates), key=lambda labels: int(labels.max()))
-    axes = principal_axes(distances, max((int(labels.max()) for labels in tried), default=0))
-    squares, used = np.zeros_like(distances), 0
-    for labels in tried:
-        n_clusters = int(labels.max()) + 1
-        if not 2 <= n_clusters <= most_clusters(count):
-            continue
-        for axis in axes[:, used : n_clusters - 1].T:
-            squares += (axis[:, None] - axis) ** 2
-        used = n_clusters - 1
-        separation = _mean_by_cluster(silhouettes(np.sqrt(squares), labels), labels)
-        score = silhouettes(distances, labels).mean()
-        if separation > required_separation(count, n_clusters) and score > best_score + 1e-9:
-            best, best_score = labels, score
-    return best
-
-
-def principal_axes(distances: np.ndarray, n_axes: int) -> np.ndarray:
-    squares = -0.5 * distances**2
-    gram = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
-    count = len(gram)
-    n_axes = min(n_axes, count)
-    if n_axes == 0:
-        return np.zeros((count, 0))
-    values, vectors = eigh(gram, subset_by_index=(count - n_axes, count - 1))
-    return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
+def separation(distances: np.ndarray, labels: np.ndarray) -> float:
+    """Mean silhouette in which every cluster counts the same."""
+    return float((np.bincount(labels, weights=silhouettes(distances, labels)) / np.bincount(labels)).mean())
 
 
 def silhouettes(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    rows, sizes = np.arange(len(labels)), np.bincount(labels)
+    """For each client, how much nearer its own cluster is than the next, -1 to 1; 0 for a client alone."""
+    clients, sizes = np.arange(len(labels)), np.bincount(labels)
     belongs = np.zeros((len(labels), len(sizes)))
-    belongs[rows, labels] = 1.0
+    belongs[clients, labels] = 1.0
     totals = distances @ belongs
-    own = totals[rows, labels] / np.maximum(sizes[labels] - 1, 1)
+    own = totals[clients, labels] / np.maximum(sizes[labels] - 1, 1)
     means = totals / sizes
-    means[rows, labels] = np.inf
-    other = means.min(axis=1)
-    widest = np.maximum(own, other)
-    return np.where((sizes[labels] > 1) & (widest > 0), (other - own) / np.where(widest > 0, widest, 1.0), 0.0)
+    means[clients, labels] = np.inf
+    next_best = means.min(axis=1)
+    larger = np.maximum(own, next_best)
+    counts = (sizes[labels] > 1) & (larger > 0)
+    return np.where(counts, (next_best - own) / np.where(counts, larger, 1.0), 0.0)
 
 
-def _mean_by_cluster(values: np.ndarray, labels: np.ndarray) -> float:
-    return float((np.bincount(labels, weights=values) / np.bincount(labels)).mean())
+def principal_axes(distances: np.ndarray, n_axes: int) -> np.ndarray:
+    """(axes, clients): positions along the axes of largest spread, from distances alone (classical scaling).
+
+    For Euclidean distances these are the principal components of the vectors they came from.
+    """
+    squares = -0.5 * np.asarray(distances, dtype=np.float64) ** 2
+    products = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
+    count = len(products)
+    spreads, directions = eigh(products, subset_by_index=(count - n_axes, count - 1))
+    return (directions * np.sqrt(np.maximum(spreads, 0.0))).T[::-1]

@@ -44,7 +44,9 @@ def federation_of(
     if isinstance(data, Federation):
         return _as_dealt(data, split, clients)
     if not isinstance(data, Dataset):
-        raise FedcladeError(f"cannot make clients of {type(data).__name__}: give a name, a dict of clients or a Federation")
+        raise FedcladeError(
+            f"cannot make clients of {type(data).__name__}: give a name, a dict of clients or a Federation"
+        )
     split = split or ("natural" if data.owner is not None else "iid")
     if clients is None and split != "natural":
         clients = DEFAULT_CLIENTS

@@ -4,7 +4,12 @@ Both hold their rows once, in one array; clients are index arrays into it. Rows 
 (channels first, fed to a network as x / 255) or `float32` features (fed as they are).
 """
 
+import os
+import shutil
+import tempfile
+import weakref
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -86,6 +91,16 @@ class Federation:
         everything = np.concatenate([client.train for client in self.clients])
         return replace(self, clients=(*self.clients, Client(name, everything, everything[:1])))
 
+    def shared(self) -> "Federation":
+        """This federation with its rows in a mapped file that worker processes map too, so that all hold one copy."""
+        folder = Path(tempfile.mkdtemp(prefix="fedclade-rows-", dir=memory_folder(self.x.nbytes)))
+        rows = np.lib.format.open_memmap(folder / "x.npy", "w+", self.x.dtype, self.x.shape)
+        rows[:] = self.x
+        rows.flush()
+        rows = np.load(folder / "x.npy", mmap_mode="r")
+        weakref.finalize(rows, shutil.rmtree, folder, ignore_errors=True)
+        return replace(self, x=rows)
+
     def checked(self) -> "Federation":
         """This federation, after making sure that every client can train and be tested."""
         if not self.clients:
@@ -97,7 +112,9 @@ class Federation:
         if len(self.x) != len(self.y):
             raise FedcladeError(f"{len(self.x)} rows but {len(self.y)} labels: give one label for each row")
         if len(self.y) and (self.y.min() < 0 or self.y.max() >= self.n_classes):
-            raise FedcladeError(f"labels run from {self.y.min()} to {self.y.max()}: they must be 0 .. {self.n_classes - 1}")
+            raise FedcladeError(
+                f"labels run from {self.y.min()} to {self.y.max()}: they must be 0 .. {self.n_classes - 1}"
+            )
         checked: set[int] = set()  # clients often share their test rows
         for client in self.clients:
             for part, rows in (("training", client.train), ("test", client.test)):
@@ -115,3 +132,11 @@ class Federation:
                         "clean it or leave it out"
                     )
         return self
+
+
+def memory_folder(n_bytes: int) -> str | None:
+    """Where rows lie while processes map them: in memory where the system offers a file system there with room."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > n_bytes + (64 << 20):
+        return str(memory)
+    return None

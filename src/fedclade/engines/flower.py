@@ -4,13 +4,15 @@
 """
 
 import json
+import logging
 import os
 import queue
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +54,8 @@ class FlowerEngine:
         self.grid, self.bench, self.timeout = grid, bench, timeout
         self.layout, self.initial = bench.layout, bench.initial
         self.clients = bench.federation.names
-        self.facts: dict[str, Any] = {
+        self.input_shape, self.n_classes = bench.federation.input_shape, bench.federation.n_classes
+        self.facts: Mapping[str, Any] = {
             "engine": "flower",
             "training_path": "batched" if bench.is_batched(None) else "plain",
             "chunk": CHUNK,
@@ -91,6 +94,9 @@ class FlowerEngine:
         for client, reply in self._exchange(messages).items():
             answers[client] = reply if isinstance(reply, Failure) else self._read(reply)
         return answers
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
 
     def _read(self, reply: "Message") -> Answer | Failure:
         if reply.has_error():
@@ -201,8 +207,11 @@ class FlowerSimulation(FlowerEngine):
             grids.put(grid)
             self._done.wait()
 
+        logging.getLogger("flwr").setLevel(logging.ERROR)  # what goes wrong with a client is in our own history
+
         def simulate() -> None:
             try:
+                warnings.simplefilter("ignore", FutureWarning)
                 run_simulation(
                     server_app=server,
                     client_app=client_app(self._folder),
@@ -221,7 +230,7 @@ class FlowerSimulation(FlowerEngine):
         if isinstance(grid, BaseException):
             raise FedcladeError(f"Flower's simulation did not start: {grid}") from grid
         super().__init__(grid, bench, timeout)
-        self.facts["engine"] = "flower-sim"
+        self.facts = {**self.facts, "engine": "flower-sim"}
 
     def close(self) -> None:
         import torch

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
@@ -23,12 +23,12 @@ import torch
 from torch import nn
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Train, Training
+from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Train, Training
 from fedclade.clients.work import CHUNK, Workbench, save_workbench, summary
-from fedclade.data.federation import Federation
+from fedclade.data.federation import Federation, memory_folder
 from fedclade.errors import FedcladeError
 
-LARGEST_GROUP = 24  # clients that train together: more would not be faster and would need more memory
+LARGEST_GROUP = 12  # clients that train together: more would not be faster and would need more memory
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,10 @@ class LocalEngine:
         self.bench = Workbench(federation, factory, Memory(memory), seed, training)
         self.clients = federation.names
         self.layout, self.initial = self.bench.layout, self.bench.initial
+        self.input_shape, self.n_classes = federation.input_shape, federation.n_classes
         self.workers = workers
         together = self.bench.is_batched(None)
-        self.facts = {"engine": "local", "training_path": "batched" if together else "plain", "chunk": CHUNK}
+        self.facts: Mapping[str, Any] = {"engine": "local", "training_path": "batched" if together else "plain", "chunk": CHUNK}
         self._pool = Pool(self.bench, workers, timeout) if workers > 1 else None
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
@@ -80,6 +81,10 @@ class LocalEngine:
         for work, result in zip(works, self._run(works, round), strict=True):
             answers |= work.failed(result) if isinstance(result, Failure) else result
         return answers | self._evaluate(shared, round)
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        results = self._run([self._work(tasks={SERVER: task}) for task in tasks], round)
+        return [result if isinstance(result, Failure) else result[SERVER] for result in results]
 
     def rewind(self, round: int) -> None:
         self.bench.memory.forget_after(round)
@@ -161,7 +166,7 @@ class Pool:
 
     def __init__(self, bench: Workbench, size: int, timeout: float | None) -> None:
         self.timeout = timeout
-        self.folder = Path(tempfile.mkdtemp(prefix="fedclade-", dir=_memory_folder(bench.federation)))
+        self.folder = Path(tempfile.mkdtemp(prefix="fedclade-", dir=memory_folder(bench.federation.x.nbytes)))
         self.key = os.urandom(16)
         save_workbench(bench, self.folder)
         self.listener = Listener(None, authkey=self.key, backlog=size)
@@ -226,9 +231,10 @@ class Pool:
                     idle.append(connection)
                 except (EOFError, OSError, TimeoutError) as error:
                     idle.append(self._replace(connection))
-                    kind = "timed out" if isinstance(error, TimeoutError) else "died"
-                    results[number] = Failure(kind, "the worker process ended" if kind == "died" else f"after {self.timeout} s")
-                    if kind == "died" and len(works[number].tasks) > 1:
+                    late_one = isinstance(error, TimeoutError)
+                    failure = Failure("timed out", f"after {self.timeout} s") if late_one else Failure("died", "its process ended")
+                    results[number] = failure
+                    if not late_one and len(works[number].tasks) > 1:
                         retry.append(number)
         for number in retry:  # one client of the group took the worker down: find out which
             alone = [replace(works[number], tasks={client: task}) for client, task in works[number].tasks.items()]
@@ -263,13 +269,3 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
     except ProcessLookupError:
         pass
-
-
-def _memory_folder(federation: Federation) -> str | None:
-    """Where the rows lie while workers map them: in memory where the system offers a file system there."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and os.access(memory, os.W_OK):
-        needed = federation.x.nbytes + federation.y.nbytes + (64 << 20)
-        if shutil.disk_usage(memory).free > needed:
-            return str(memory)
-    return None

@@ -28,7 +28,11 @@ def main(address: str, folder: str) -> None:
             result = work.do(bench, round)
             with contextlib.suppress(OSError):  # the main process is gone: the next recv will say so
                 connection.send(result)
-    shutil.rmtree(folder, ignore_errors=True)  # in case the main process was killed and could not
+    # The main process has ended, or was killed and could not clear the shared files away.
+    rows = Path(folder, "x.npy")
+    if rows.is_symlink():
+        shutil.rmtree(rows.resolve().parent, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

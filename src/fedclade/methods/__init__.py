@@ -1,11 +1,15 @@
 """All methods by name. A new one is a file in this folder and a line here."""
 
 from fedclade.errors import FedcladeError, imported, unknown
+from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
+from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
+from fedclade.methods.fl_hc import FLHC
 from fedclade.methods.ifca import IFCA
+from fedclade.methods.pacfl import PACFL
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
@@ -15,6 +19,13 @@ METHODS: dict[str, type[Method]] = {
     "fednova": FedNova,
     "fedclust": FedClust,
     "ifca": IFCA,
+    "adacfl": AdaCFL,
+    "fedsccs": FedSCCS,
+    "kcenter": KCenter,
+    "wc": WeightsCosine,
+    "random": RandomClusters,
+    "fl-hc": FLHC,
+    "pacfl": PACFL,
 }
 
 

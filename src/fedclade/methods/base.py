@@ -29,6 +29,8 @@ class Roster:
     training: Training
     seed: int
     round: int = 0
+    input_shape: tuple[int, ...] = ()  # of one row
+    n_classes: int = 0
 
     def only(self, clients: Iterable[str]) -> "Roster":
         """The same roster for some of the clients."""
@@ -171,7 +173,9 @@ class Method(BaseModel):
         A newcomer that does not answer is left out, and can be tried again.
         """
         if len(clusters.models) == 1:
-            return {client: Placement(next(iter(clusters.models)), {}, "there is one model") for client in roster.clients}
+            return {
+                client: Placement(next(iter(clusters.models)), {}, "there is one model") for client in roster.clients
+            }
         losses: dict[str, dict[int, float]] = {}
         for cluster, model in clusters.models.items():
             for client, answer in ask(Evaluate(model, on="train"), to=roster.clients, phase="place").items():
@@ -191,7 +195,9 @@ class Method(BaseModel):
         for client in waiting:
             place = placements[client].cluster if client in placements else largest
             clusters = clusters.joined(client, place, roster.initial)
-        ask.record("placements", **{c: {"cluster": p.cluster, "distances": dict(p.distances)} for c, p in placements.items()})
+        ask.record(
+            "placements", **{c: {"cluster": p.cluster, "distances": dict(p.distances)} for c, p in placements.items()}
+        )
         unsettled = (set(clusters.notes.get("unsettled", ())) | set(waiting)) - set(placements)
         return clusters.noting(unsettled=sorted(unsettled)) if unsettled or "unsettled" in clusters.notes else clusters
 

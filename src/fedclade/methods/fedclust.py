@@ -19,7 +19,11 @@ from fedclade.methods.base import About, Clusters, Method, Placement, Roster, ne
 
 class FedClust(Method):
     about: ClassVar[About] = About(
-        "clusters once, by the distance of last layers", "Islam et al. 2024", "the number too", "one shot", "last layer, model"
+        "clusters once, by the distance of last layers",
+        "Islam et al. 2024",
+        "the number too",
+        "one shot",
+        "last layer, model",
     )
 
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
@@ -49,7 +53,9 @@ class FedClust(Method):
     def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
         heads = ask(Train(roster.initial, upload="head"), to=roster.clients, phase="place")
         near = {
-            client: {k: float(np.linalg.norm(answer.weights - centre)) for k, centre in clusters.notes["centres"].items()}
+            client: {
+                k: float(np.linalg.norm(answer.weights - centre)) for k, centre in clusters.notes["centres"].items()
+            }
             for client, answer in heads.items()
         }
         return {client: Placement(nearest(far), far, "distance of last layers") for client, far in near.items()}

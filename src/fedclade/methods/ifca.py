@@ -41,5 +41,7 @@ class IFCA(Method):
             if reports:  # a model that nobody chose stays as it is, and may be chosen later
                 weights = [a.n_samples if self.weighting == "samples" else 1 for a in reports]
                 models[cluster] = average((a.weights for a in reports), weights)
-        members = {k: tuple(c for c in roster.clients if choice[c] == k) for k in np.unique(list(choice.values())).tolist()}
+        members = {
+            k: tuple(c for c in roster.clients if choice[c] == k) for k in np.unique(list(choice.values())).tolist()
+        }
         return Clusters(members, models)

@@ -18,6 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("history", "ledger")
-RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # what a run needs to go on
+RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # needed to go on
 
 
 class RunFolder:
@@ -56,9 +57,8 @@ class RunFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise FedcladeError(f"{self.path} is a file: choose another --out")
             if (self.path / "settings.json").exists():
-                raise FedcladeError(
-                    f"{self.path} holds a run already: go on with it by `fedclade resume {self.path}`, or choose another --out"
-                )
+                go_on = f"go on with it by `fedclade resume {self.path}`, or choose another --out"
+                raise FedcladeError(f"{self.path} holds a run already: {go_on}")
             if self.path.exists() and any(self.path.iterdir()):
                 raise FedcladeError(f"{self.path} exists and is not empty: choose another --out")
         except OSError as error:
@@ -88,7 +88,9 @@ class RunFolder:
                 raise FedcladeError(f"another process is running in {self.path}: wait for it or stop it") from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lock.close()
 
     def read_json(self, name: str) -> Any:
@@ -150,7 +152,7 @@ class RunFolder:
             if rows:
                 frame = pd.DataFrame(rows)
                 path = self.path / "parts" / f"{round:06d}.{name}.parquet"
-                write_atomically(path, lambda part, frame=frame: frame.to_parquet(part, index=False))  # type: ignore[misc]
+                write_atomically(path, partial(frame.to_parquet, index=False))
         for name, record in records.items():
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record)
         packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
@@ -180,22 +182,22 @@ class RunFolder:
         for pattern in ("parts/*", "records/*", "checkpoints/*"):
             for path in self.path.glob(pattern):
                 number = path.name.split(".")[0]
-                if not number.isdecimal() or int(number) > round:  # no number: left by a process that was killed
+                if path.name.startswith(".") or (number.isdecimal() and int(number) > round):
                     path.unlink(missing_ok=True)
 
     # The end
 
-    def finish(self, result: Mapping[str, Any], clusters: Mapping[str, Any], models: Mapping[int, Mapping[str, np.ndarray]]) -> None:
-        from safetensors.numpy import save_file
-
+    def finish(
+        self, result: Mapping[str, Any], clusters: Mapping[str, Any], models: Mapping[int, Mapping[str, np.ndarray]]
+    ) -> None:
         for name in TABLES:
             frame = self.table(name)
-            write_atomically(self.path / f"{name}.parquet", lambda part, frame=frame: frame.to_parquet(part, index=False))  # type: ignore[misc]
+            write_atomically(self.path / f"{name}.parquet", partial(frame.to_parquet, index=False))
         shutil.rmtree(self.path / "models", ignore_errors=True)
         for cluster, tensors in models.items():
             path = self.path / "models" / f"cluster-{cluster}.safetensors"
             whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-            write_atomically(path, lambda part, whole=whole: save_file(whole, part))  # type: ignore[misc]
+            write_atomically(path, partial(packing.save_tensors, arrays=whole))
         write_json(self.path / "clusters.json", clusters)
         write_json(self.path / "result.json", result)
         shutil.rmtree(self.path / "parts", ignore_errors=True)
@@ -207,8 +209,8 @@ class RunFolder:
             if path.is_file() and self.is_finished:
                 frame = self.table(name)
                 for number, rows in frame.groupby("round"):
-                    part = self.path / "parts" / f"{int(number):06d}.{name}.parquet"
-                    write_atomically(part, lambda to, rows=rows: rows.to_parquet(to, index=False))  # type: ignore[misc]
+                    part = self.path / "parts" / f"{int(str(number)):06d}.{name}.parquet"
+                    write_atomically(part, partial(rows.to_parquet, index=False))
             path.unlink(missing_ok=True)
 
     # Reading

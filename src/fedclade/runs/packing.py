@@ -16,11 +16,20 @@ ARRAY, PAIRS = "@array", "@pairs"
 
 
 def save(path: Path, value: Any) -> None:
-    from safetensors.numpy import save_file
-
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(_flat(value, arrays, {}), allow_nan=True)
-    write_atomically(path, lambda part: save_file(arrays, part, metadata={"value": text}))
+    write_atomically(path, lambda part: save_tensors(part, arrays, {"value": text}))
+
+
+def save_tensors(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str] | None = None) -> None:
+    """A safetensors file; a full disk is an OSError, as with every other file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(arrays, path, metadata=header)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def load(path: Path) -> Any:

@@ -1,0 +1,69 @@
+"""PACFL: before any training, clients send a few directions in which their rows lie; like directions make a cluster.
+
+Vahidian et al., "Efficient Distribution Similarity Identification in Clustered Federated Learning via Principal Angles
+Between Client Data Subspaces", AAAI 2023.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.asking import Ask
+from fedclade.clients.tasks import Describe, Train
+from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.similarity import subspace_angles
+from fedclade.errors import FedcladeError
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+
+
+class PACFL(Method):
+    about: ClassVar[About] = About(
+        "clusters once, by the angles between subspaces of the clients' rows",
+        "Vahidian et al. 2023",
+        "the number too",
+        "one shot",
+        "singular vectors, model",
+    )
+
+    n_vectors: Annotated[int, Field(ge=1)] = 3  # for each class that a client holds
+    legacy: bool = False  # the angles of the authors' code: between single vectors, signs included
+    threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # in degrees
+    n_clusters: Annotated[int, Field(ge=1)] | None = None  # a target number in place of the threshold
+    linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    def start(self, roster: Roster, ask: Ask) -> Clusters:
+        bases = self.bases(roster, ask, "cluster")
+        if not bases:
+            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+        clients, angles = list(bases), subspace_angles(list(bases.values()), self.legacy)
+        if self.n_clusters is None:
+            labels, tree = agglomerate(angles, self.linkage, threshold=self.threshold)
+        else:  # there can be no more clusters than clients
+            labels, tree = agglomerate(angles, self.linkage, n_clusters=min(self.n_clusters, len(clients)))
+        ask.record("proximity", matrix=angles, clients=clients, measure="degrees between subspaces")
+        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
+        clusters = Clusters.from_labels(clients, labels, roster.initial)
+        known = {k: [bases[client] for client in members] for k, members in clusters.members.items()}
+        return self.settle(clusters.noting(bases=known), set(roster.clients) - set(clients), roster, ask)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        clusters = self.resettle(clusters, roster, ask)
+        return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)}))
+
+    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+        """A newcomer adds a row to the matrix of angles, and joins the cluster with the smallest mean angle in it."""
+        placements = {}
+        for client, basis in self.bases(roster, ask, "place").items():
+            far = {
+                k: float(np.mean([subspace_angles([basis, other], self.legacy)[0, 1] for other in others]))
+                for k, others in clusters.notes["bases"].items()
+            }
+            placements[client] = Placement(nearest(far), far, "mean degrees between subspaces")
+        return placements
+
+    def bases(self, roster: Roster, ask: Ask, phase: str) -> dict[str, np.ndarray]:
+        """What clients tell about their rows: a few singular vectors for each class."""
+        told = ask(Describe("subspaces", {"n_vectors": self.n_vectors}), to=roster.clients, phase=phase)
+        return {client: answer.values["basis"] for client, answer in told.items()}
