@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {
     "split": "label-groups:4",
     "clients": 20,
     "model": "mlp",
-    "rounds": 15,
+    "rounds": 10,
     "training": {"local_epochs": 2, "batch_size": 16, "learning_rate": 0.1, "momentum": 0.5},
     "workers": 1,  # so little work that starting processes would take longer
 }

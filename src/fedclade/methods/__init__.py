@@ -6,10 +6,14 @@ from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
+from fedclade.methods.fedgroup import FedGroup
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
+from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
+from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
+from fedclade.methods.shared_layers import FedPer, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
     "local": Local,
@@ -26,6 +30,11 @@ METHODS: dict[str, type[Method]] = {
     "random": RandomClusters,
     "fl-hc": FLHC,
     "pacfl": PACFL,
+    "hypcluster": HypCluster,
+    "fesem": FeSEM,
+    "fedgroup": FedGroup,
+    "lg-fedavg": LGFedAvg,
+    "fedper": FedPer,
 }
 
 

@@ -30,13 +30,13 @@ class AdaCFL(Method):
 
     cluster_round: Annotated[int, Field(ge=1)] = 1  # the last round of plain averaging: its models make the clusters
     layers: str = "smallest"  # the smallest fully connected layer; "all" of them; or a layer's name
-    precluster: bool = True
+    precluster: bool = True  # first by the number of classes and the entropy of labels
     premerge: Literal["inside", "seed"] = "inside"  # pre-clusters can only be divided, or are where merging starts
     rule: Literal["anchor", "share", "bits"] = "anchor"  # what the gap is a part of, see `clustering.preclusters`
-    gap: Annotated[float, Field(gt=0)] = 0.1
+    gap: Annotated[float, Field(gt=0)] = 0.1  # between entropies that are alike
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # up to which clusters merge; in the paper 1.4
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
-    epsilon: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # newcomers farther off found a cluster; 1.8
+    epsilon: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # newcomers beyond it found a cluster; there 1.8
     newcomers: Literal["snapshot", "current"] = "snapshot"  # what they are compared with: clusters as made, or as now
 
     @field_validator("linkage")

@@ -17,7 +17,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Evaluate, Predict, Train
 from fedclade.clustering.automatic import choose_partition, most_clusters
-from fedclade.clustering.centers import k_center, random_labels
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.selection import everyone, least_selected, one_at_random, worst_half
 from fedclade.clustering.similarity import (
@@ -118,7 +117,7 @@ class FedSCCS(SelectingClusters):
         "model, probe rows",
     )
 
-    n_clusters: Count | Literal["auto"] = 10
+    n_clusters: Count | Literal["auto"] = 10  # at most as many as there are clients
     layer: str = "probabilities"  # what is compared: these, "outputs" before the softmax, or what a layer puts out
     probe: Literal["rows", "public", "synthetic"] = "rows"  # rows that clients give away, rows of a file, or noise
     probe_rows: Count = 100  # from each client
@@ -221,6 +220,8 @@ class KCenter(SelectingClusters):
     n_clusters: Count | Literal["auto"] = 10
 
     def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+        from fedclade.clustering.centers import k_center  # takes a second, which other methods need not wait
+
         kernels = kernels_of(trained, roster.layout)
         rows = np.stack(list(kernels.values()))
         distances = distance_matrix(rows)
@@ -252,6 +253,8 @@ class RandomClusters(SelectingClusters):
     n_clusters: Count = 10
 
     def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+        from fedclade.clustering.centers import random_labels
+
         labels = random_labels(len(trained), min(self.n_clusters, len(trained)), roster.random("clusters"))
         return dict(zip(trained, labels.tolist(), strict=True)), {}
 

@@ -1,0 +1,53 @@
+"""FeSEM: several centres in weight space; each client belongs to the centre nearest to its own trained model.
+
+Xie et al., "Multi-Center Federated Learning", 2020 (World Wide Web 2023).
+"""
+
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.asking import Ask, TrainedClients
+from fedclade.clients.tasks import Train
+from fedclade.clustering.centers import kmeans
+from fedclade.errors import FedcladeError
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+
+
+class FeSEM(Method):
+    about: ClassVar[About] = About("each client goes to the nearest of K centres", "Xie et al. 2020", "a given number")
+
+    n_clusters: Annotated[int, Field(ge=1)] = 4
+
+    def start(self, roster: Roster, ask: Ask) -> Clusters:
+        """The first centres: k-means of everybody's model after one training from the same start."""
+        trained = ask(Train(roster.initial), to=roster.clients, phase="cluster")
+        if not len(trained):
+            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+        labels = kmeans(trained.stack(), min(self.n_clusters, len(trained)))
+        clusters = Clusters.from_labels(trained.clients, labels, roster.initial).averaged(trained)
+        return self.settle(clusters, trained.failures, roster, ask)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        clusters = self.resettle(clusters, roster, ask)
+        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)})
+        return self._moved(clusters, trained, roster).averaged(trained)
+
+    def _moved(self, clusters: Clusters, trained: TrainedClients, roster: Roster) -> Clusters:
+        """Those who reported join the centre nearest to what they sent. A centre that nobody is left at stays where it is."""
+        home = clusters.cluster_of
+        for client, answer in trained.items():
+            home[client] = nearest(distances_to(clusters, answer.weights))
+        members = {k: tuple(c for c in roster.clients if home[c] == k) for k in clusters.models}
+        return replace(clusters, members={k: part for k, part in members.items() if part})
+
+    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+        trained = ask(Train(roster.initial), to=roster.clients, phase="place")
+        far = {client: distances_to(clusters, answer.weights) for client, answer in trained.items()}
+        return {client: Placement(nearest(near), near, "distance of weights") for client, near in far.items()}
+
+
+def distances_to(clusters: Clusters, weights: np.ndarray) -> dict[int, float]:
+    return {k: float(np.linalg.norm(weights - model)) for k, model in clusters.models.items()}
