@@ -203,7 +203,7 @@ def test_resume_goes_on_and_adds_rounds(invoke: Invoke, unfinished: Path) -> Non
     assert "2 of 4 have ended; go on with: fedclade resume" in invoke("show", unfinished).stdout
     result = invoke("resume", unfinished, "--rounds", 5)
     assert [line[:9] for line in result.stdout.splitlines()[:3]] == ["round 3/5", "round 4/5", "round 5/5"]
-    assert "at least" not in error_of(invoke("resume", unfinished, "--rounds", 1))
+    assert "past round 5 already" in error_of(invoke("resume", unfinished, "--rounds", 1))
 
 
 def test_a_run_that_has_not_begun_is_shown_as_such(invoke: Invoke, unfinished: Path) -> None:

@@ -63,6 +63,7 @@ def run(
     else:
         checked = settings_from({**named, **settings})
     federation = federation_of(data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir)
+    federation = federation.limited(checked.rows, checked.seed)
     if isinstance(data, str) and checked.workers > 1:
         federation = federation.shared()
     factory, model_name = _factory(model, federation)
@@ -115,6 +116,7 @@ def resume(
         settings.test_view,
         settings.data_dir,
     )
+    federation = federation.limited(settings.rows, settings.seed)
     if fingerprint(federation) != record["fingerprint"]:
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
     factory, _ = _factory(model or settings.model, federation)

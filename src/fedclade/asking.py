@@ -38,6 +38,9 @@ class Engine(Protocol):
     n_classes: int
     facts: Mapping[str, Any]  # what a run records about it
 
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        """Of the network that a client trains, or (through) of the clusters' one that reads what it puts out."""
+
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 
     def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
@@ -145,7 +148,7 @@ class Ask:
         failures: dict[str, Failure] = {}
         for client, task in tasks.items():
             answer = answers.get(client, Failure("absent"))
-            wrong = answer if isinstance(answer, Failure) else self._fault(task, answer)
+            wrong = answer if isinstance(answer, Failure) else self._fault(client, task, answer)
             if wrong is not None:
                 failures[client] = wrong
                 self.failures.append({"client": client, "phase": phase, "failure": str(wrong)})
@@ -158,11 +161,12 @@ class Ask:
         """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name."""
         self.records[name] = values
 
-    def _fault(self, task: Task, answer: Answer) -> Failure | None:
+    def _fault(self, client: str, task: Task, answer: Answer) -> Failure | None:
         """Why an answer must not be used, if so."""
         if isinstance(task, Train) and isinstance(answer, Trained):
-            place = self.engine.layout.select(None if task.upload == "nothing" else task.upload)
-            wanted = 0 if task.upload == "nothing" else len(np.empty(self.engine.layout.size, np.bool_)[place])
+            layout = self.engine.layout_of(client)
+            place = layout.select(None if task.upload == "nothing" else task.upload)
+            wanted = 0 if task.upload == "nothing" else len(np.empty(layout.size, np.bool_)[place])
             if answer.weights.shape != (wanted,):
                 return Failure("bad shape", f"sent {answer.weights.shape} numbers, {wanted} were asked for")
             if answer.n_samples <= 0:
@@ -180,7 +184,8 @@ class Ask:
         return None
 
     def _count(self, client: str, phase: str, direction: str, message: Task | Answer) -> None:
-        size = sum(array.nbytes for array in sent_arrays(message, self.engine.layout.select)) + 4 * scalars_of(message)
+        layout = self.engine.layout_of(client, getattr(message, "through", ""))
+        size = sum(array.nbytes for array in sent_arrays(message, layout.select)) + 4 * scalars_of(message)
         if size:
             entry = {"round": self.round, "client": client, "phase": phase, "direction": direction, "bytes": size}
             self.ledger.append(entry)

@@ -31,10 +31,9 @@ def make_console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, width=None if measured else PLAIN_WIDTH)
 
 
-def make_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
     """An empty table in the house's plain style; the columns named in `right` hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
-    table.title_style = "bold"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table

@@ -27,6 +27,7 @@ class Settings(BaseModel):
     data: str = "digits"
     split: str | None = None  # None: natural where rows have owners, else iid
     clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
+    rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
     test_view: Literal["label-support", "proportional", "holdout"] | None = None
     model: str | None = None  # None: one that fits the data
     method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedavg"})

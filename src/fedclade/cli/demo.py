@@ -61,7 +61,7 @@ def _what_next(path: Path) -> str:
     commands = {
         f"fedclade show {path}": "this table again",
         "fedclade data show --data digits --split label-groups:4": "who holds which digits",
-        "fedclade run --data digits --split rotation:4 --method ifca": "other groups, another method",
+        "fedclade run --split label-groups:4 --method ifca --rounds 20 --set training.learning_rate=0.2": "by ifca",
         "fedclade methods": "all methods",
         "fedclade run --help": "everything you can choose",
     }

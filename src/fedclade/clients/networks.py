@@ -5,13 +5,14 @@ module, one client at a time. Which one a run uses follows from the module and t
 never from a timing or from how many clients there are, so that results are the same everywhere.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedclade.clients.batched import BatchedNetwork, ConvReluPool, is_pool_of_two, operations
-from fedclade.models.weights import Layout
+from fedclade.models.weights import Layout, flatten
 
 # Beyond this many numbers in an input channel-batch, torch's own convolution wins over the banded product.
 LARGEST_CONVOLUTION = 96
@@ -63,6 +64,16 @@ class Batched:
 
     def gradients(self, x: Tensor, y: Tensor, scale: Tensor, active: int) -> Tensor:
         return self.chain.gradients(self.weights[:active], x, y, scale, self.grads[:active])
+
+
+class Built:
+    """One of a run's networks: its module, the layout of its weights, and those it starts from."""
+
+    def __init__(self, factory: Callable[[], nn.Module], seed: int) -> None:
+        torch.manual_seed(seed % 2**63)
+        self.module = with_quick_pools(factory())
+        self.layout = Layout.of(self.module)
+        self.initial = flatten(self.module)
 
 
 def is_batched(module: nn.Module, input_shape: tuple[int, ...], batch_size: int) -> bool:

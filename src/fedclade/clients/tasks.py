@@ -27,13 +27,19 @@ class Training(BaseModel):
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
+    schedule: Literal["constant", "cyclic"] = "constant"
+    base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
+    step_size: Annotated[int, Field(ge=1)] | None = None  # steps of half a cycle; None: those of two epochs
 
 
 @dataclass(frozen=True)
 class Train:
     """Train on the client's training rows, remember the result, send (part of) it back."""
 
-    weights: np.ndarray | tuple[np.ndarray, ...] | None = None  # several: the client takes the one of lowest training loss
+    weights: np.ndarray | tuple[np.ndarray, ...] | None = (
+        None  # several: the client takes the one of lowest training loss
+    )
     layers: Layers = None  # which layers of `weights` are sent; the client fills the others from its slot `start`
     start: str = ""  # start from this slot of the client's memory (the initial model while it is empty)
     upload: Layers | Literal["nothing"] = None
@@ -42,6 +48,9 @@ class Train:
     proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)
     centre: np.ndarray | None = None  # None: the weights it started from
     linear: np.ndarray | None = None  # adds <linear, w> to the loss (ClusterFL)
+    rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
+    labels: np.ndarray | None = None
+    epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
 
     @property
     def candidates(self) -> tuple[np.ndarray, ...]:
@@ -57,6 +66,9 @@ class Evaluate:
     start: str = ""
     on: Literal["test", "train"] = "test"
     adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
+    through: str = (
+        ""  # `weights` are of the clusters' network, which reads the class probabilities of this slot's model
+    )
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,7 @@ class Predict:
     rows: np.ndarray | None = None  # None: the client's own rows, and their labels come along
     on: Literal["test", "train"] = "test"
     output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
+    through: str = ""  # as in `Evaluate`
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,9 @@ def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
         case Train():
             for candidate in message.candidates:
                 yield candidate[select(message.layers)]
-            yield from (vector for vector in (message.centre, message.linear) if vector is not None)
+            yield from (vector for vector in (message.centre, message.linear, message.rows) if vector is not None)
+            if message.labels is not None:
+                yield message.labels.astype(np.int16)
         case Evaluate() | Predict():
             if message.weights is not None:
                 yield message.weights[select(message.layers)]

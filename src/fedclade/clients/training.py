@@ -20,6 +20,7 @@ class Job:
     proximal: float = 0.0
     centre: np.ndarray | None = None
     linear: np.ndarray | None = None
+    steps_before: int = 0  # of its schedule that were taken earlier
 
 
 def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator) -> np.ndarray:
@@ -44,6 +45,7 @@ def train(
     grads = torch.zeros_like(parameters)
     velocity = torch.zeros_like(parameters) if training.momentum else None
     terms = _extra_terms(jobs, parameters)
+    rates = _cyclic_rates(jobs, training) if training.schedule == "cyclic" else None
     network.bind(weights, grads)
     losses = torch.zeros(len(jobs))
     lengths = np.array([len(job.batches) for job in jobs])
@@ -63,10 +65,35 @@ def train(
                 g.add_(proximal * (w - centre)).add_(linear)
             if velocity is not None:
                 g = velocity[:active].mul_(training.momentum).add_(g)
-            w.add_(g, alpha=-training.learning_rate)
+            if rates is None:
+                w.add_(g, alpha=-training.learning_rate)
+            else:
+                w.sub_(g * rates[:active, step, None])
     back = np.argsort(order)
     mean_loss = (losses / torch.from_numpy(np.maximum(lengths, 1))).numpy()
     return weights.numpy()[back], mean_loss[back]
+
+
+def cyclic_rate(step: np.ndarray, step_size: int, base: float, top: float) -> np.ndarray:
+    """A rate that climbs from `base` to `top` in `step_size` steps and back in as many; each cycle is half as high.
+
+    Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017 (policy "triangular2").
+    """
+    cycle = np.floor(1 + step / (2 * step_size))
+    height = np.maximum(0.0, 1 - np.abs(step / step_size - 2 * cycle + 1))
+    return base + (top - base) * height / 2 ** (cycle - 1)
+
+
+def _cyclic_rates(jobs: Sequence[Job], training: Training) -> Tensor:
+    """(jobs, steps): the learning rate of every job at each of its steps."""
+    lengths = [len(job.batches) for job in jobs]
+    rates = torch.zeros(len(jobs), max(lengths, default=0))
+    for row, job, length in zip(rates, jobs, lengths, strict=True):
+        epoch = max(length // max(training.local_epochs, 1), 1)
+        steps = job.steps_before + np.arange(length)
+        size = training.step_size or 2 * epoch
+        row[:length] = torch.from_numpy(cyclic_rate(steps, size, training.base_rate, training.learning_rate))
+    return rates
 
 
 def _extra_terms(jobs: Sequence[Job], parameters: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:

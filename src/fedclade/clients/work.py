@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedclade.clients.describe import describe
 from fedclade.clients.memory import Memory
-from fedclade.clients.networks import PlainNetwork, as_inputs, is_batched, network_for, with_quick_pools
+from fedclade.clients.networks import Built, PlainNetwork, as_inputs, is_batched, network_for
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -31,36 +31,82 @@ from fedclade.clients.tasks import (
 )
 from fedclade.clients.training import Job, batches_of, train
 from fedclade.data.federation import Client, Federation
-from fedclade.models import weights as vectors
+from fedclade.models.assigned import Networks
+from fedclade.models.weights import Layout
 from fedclade.randomness import seed_of, stream
 
 CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a table, and their labels."""
+
+    x: Tensor
+    y: Tensor
+    places: np.ndarray
+
+    @classmethod
+    def given(cls, x: np.ndarray | Tensor, y: np.ndarray) -> "Rows":
+        """All rows of a table that came with a task, or was computed."""
+        table = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
+        return cls(table, torch.from_numpy(np.asarray(y, np.int64)), np.arange(len(table)))
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.y[self.places].numpy()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        return (self.places[start : start + CHUNK] for start in range(0, len(self.places), CHUNK))
+
+
 @dataclass
 class Workbench:
-    """The rows of some clients, the network they train, and what they remember."""
+    """The rows of some clients, the networks they train, and what they remember."""
 
     federation: Federation
-    factory: Callable[[], nn.Module]
+    networks: Networks
     memory: Memory
     seed: int
     training: Training
     rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
     @cached_property
-    def module(self) -> nn.Module:
-        """The network, with the initial weights of this seed."""
-        torch.manual_seed(seed_of(self.seed, "initial model") % 2**63)
-        return with_quick_pools(self.factory())
+    def built(self) -> dict[str, Built]:
+        """Every network, with the initial weights of this seed: they are the same for all clients that train it."""
+        purpose = {name: f"initial model {name}" if name else "initial model" for name in self.networks.factories}
+        return {
+            name: Built(factory, seed_of(self.seed, purpose[name])) for name, factory in self.networks.factories.items()
+        }
 
-    @cached_property
-    def layout(self) -> vectors.Layout:
-        return vectors.Layout.of(self.module)
+    @property
+    def layout(self) -> Layout:
+        """Of the clusters' models."""
+        return self.built[""].layout
 
-    @cached_property
+    @property
     def initial(self) -> np.ndarray:
-        return vectors.flatten(self.module)
+        return self.built[""].initial
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run records about how its clients work."""
+        facts: dict[str, Any] = {"training_path": self._path(""), "chunk": CHUNK}
+        if self.networks.of:
+            own = [name for name in self.built if name]
+            facts |= {"networks": dict(self.networks.of), "training_paths": {name: self._path(name) for name in own}}
+        return facts
+
+    def _path(self, network: str) -> str:
+        together = is_batched(self.built[network].module, self.federation.input_shape, self.training.batch_size)
+        return "batched" if together else "plain"
+
+    def network(self, client: str, through: str = "") -> Built:
+        """The network whose weights a task for this client speaks of."""
+        return self.built[self.networks.name(client, through)]
 
     @cached_property
     def x(self) -> Tensor:
@@ -78,19 +124,19 @@ class Workbench:
         """The rows a client holds now: those of another where its data have changed."""
         return self.clients[self.rows_of.get(client, client)]
 
-    def is_batched(self, training: Training | None) -> bool:
-        """Whether clients that train like this train together in one go."""
-        size = (training or self.training).batch_size
-        return is_batched(self.module, self.federation.input_shape, size)
+    def is_batched(self, client: str, task: Train) -> bool:
+        """Whether clients of this network that train like this train together in one go."""
+        size = (task.training or self.training).batch_size
+        return task.rows is None and is_batched(self.network(client).module, self.federation.input_shape, size)
 
     def perform(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Do what some clients are asked; a client that raises fails alone."""
-        self.initial  # noqa: B018  (made before the module takes on other weights)
         answers: dict[str, Answer | Failure] = {}
-        together: dict[Training, dict[str, Train]] = {}
+        together: dict[tuple[str, Training], dict[str, Train]] = {}
         for client, task in tasks.items():
-            if isinstance(task, Train) and self.is_batched(task.training):
-                together.setdefault(task.training or self.training, {})[client] = task
+            if isinstance(task, Train) and self.is_batched(client, task):
+                alike = self.networks.name(client), task.training or self.training
+                together.setdefault(alike, {})[client] = task
             else:
                 answers[client] = self._alone(client, task, round)
         for group in together.values():
@@ -118,101 +164,111 @@ class Workbench:
             return Failure("raised", f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
     def _train(self, tasks: Mapping[str, Train], round: int) -> dict[str, Answer | Failure]:
-        training = next(iter(tasks.values())).training or self.training
+        """Train clients of one network together; a task that brings its own rows comes alone."""
+        first, one = next(iter(tasks.items()))
+        training, network = one.training or self.training, self.network(first)
+        rows = {client: self._rows(client, task) for client, task in tasks.items()}
         jobs, chosen = [], {}
         for client, task in tasks.items():
-            held = self.held(client).train
             starts = [self._compose(client, task, candidate) for candidate in (task.candidates or (None,))]
-            fits = [self._losses(start, held)[0].mean() for start in starts] if len(starts) > 1 else [0.0]
+            fits = [losses(network, start, rows[client])[0].mean() for start in starts] if len(starts) > 1 else [0.0]
             chosen[client] = int(np.argmin(fits))
-            order = stream(self.seed, "batches", client, round)
-            start = starts[chosen[client]]
-            jobs.append(Job(start, batches_of(held, training, order), task.proximal, task.centre, task.linear))
-        network = network_for(self.module, self.federation.input_shape, training.batch_size)
-        torch.manual_seed(seed_of(self.seed, "dropout", next(iter(tasks)), round) % 2**63)
-        trained, losses = train(network, self.layout.n_parameters, self.x, self.y, jobs, training)
+            batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
+            before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
+            jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before))
+        torch.manual_seed(seed_of(self.seed, "dropout", first, round) % 2**63)
+        learner = network_for(network.module, self.federation.input_shape, training.batch_size)
+        x, y = rows[first].x, rows[first].y
+        trained, mean_losses = train(learner, network.layout.n_parameters, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
-        for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, losses, strict=True):
+        for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             if task.save:
                 self.memory.write(client, task.save, weights, round)
-            sent = weights[:0] if task.upload == "nothing" else weights[self.layout.select(task.upload)]
-            held = self.held(client).train
-            answers[client] = Trained(sent.copy(), len(held), len(job.batches), float(loss), chosen[client])
+            sent = weights[:0] if task.upload == "nothing" else weights[network.layout.select(task.upload)]
+            steps = len(job.batches)
+            answers[client] = Trained(sent.copy(), len(rows[client]), steps, float(loss), chosen[client])
         return answers
+
+    def _rows(self, client: str, task: Train | Evaluate | Predict) -> Rows:
+        """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
+        if not isinstance(task, Evaluate) and task.rows is not None:
+            labels = task.labels if isinstance(task, Train) else None
+            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels)
+        else:
+            held = self.held(client)
+            rows = Rows(self.x, self.y, held.train if isinstance(task, Train) or task.on == "train" else held.test)
+        if isinstance(task, Train) or not task.through:
+            return rows
+        network, weights = self.network(client), self.memory.read(client, task.through)
+        below = outputs(network, network.initial if weights is None else weights, rows)
+        return Rows.given(torch.cat(below).softmax(1), rows.labels)
 
     def _compose(self, client: str, task: Train | Evaluate | Predict, sent: np.ndarray | None) -> np.ndarray:
         """The weights to work with: what was sent, over what the client remembers."""
-        if sent is not None and sent.shape != self.initial.shape:
-            raise ValueError(f"weights of shape {sent.shape} do not fit a model of {self.layout.size} numbers")
+        network = self.network(client, "" if isinstance(task, Train) else task.through)
+        if sent is not None and sent.shape != network.initial.shape:
+            raise ValueError(f"weights of shape {sent.shape} do not fit a model of {network.layout.size} numbers")
         if sent is not None and not task.start:
             return sent
         weights = self.memory.read(client, task.start) if task.start else None
-        weights = self.initial.copy() if weights is None else weights
+        weights = network.initial.copy() if weights is None else weights
         if sent is not None:
-            place = self.layout.select(task.layers)
+            place = network.layout.select(task.layers)
             weights[place] = sent[place]
         return weights
 
     def _evaluate(self, client: str, task: Evaluate, round: int) -> Evaluated:
         weights = self._compose(client, task, task.weights)
         if task.adapt is not None:
+            if task.through:
+                raise ValueError("a model that reads another one's probabilities cannot be adapted")
             practice = Train(weights, training=task.adapt, save="")
             answer = self._train({client: practice}, round)[client]
             assert isinstance(answer, Trained)
             weights = answer.weights
-        rows = self.held(client).test if task.on == "test" else self.held(client).train
-        losses, predictions = self._losses(weights, rows)
-        return summary(losses, predictions == self.federation.y[rows])
+        rows = self._rows(client, task)
+        each, predictions = losses(self.network(client, task.through), weights, rows)
+        return summary(each, predictions == rows.labels)
 
-    def _losses(self, weights: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loss and the predicted class of every row."""
-        losses, predictions = [], []
-        for start, outputs in enumerate(self.outputs(weights, rows)):
-            part = rows[start * CHUNK : (start + 1) * CHUNK]
-            losses.append(nn.functional.cross_entropy(outputs, self.y[part], reduction="none").numpy())
-            predictions.append(outputs.argmax(1).numpy())
-        return np.concatenate(losses), np.concatenate(predictions)
-
-    def outputs(self, weights: np.ndarray, rows: np.ndarray) -> Sequence[Tensor]:
-        """The network's outputs for some rows of the pool, chunk by chunk."""
-        self._load(weights)
-        self.module.eval()
-        with torch.inference_mode():
-            parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
-            return [self.module(as_inputs(self.x[part])) for part in parts]
-
-    def sweep(self, weights: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sweep(self, weights: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For engines that evaluate one model for many clients: each row's loss and whether it was classified right."""
-        losses, predictions = self._losses(weights, rows)
-        return losses, predictions == self.federation.y[rows]
+        rows = Rows(self.x, self.y, places)
+        each, predictions = losses(self.built[""], weights, rows)
+        return each, predictions == rows.labels
 
     def _predict(self, client: str, task: Predict) -> Predicted:
-        weights = self._compose(client, task, task.weights)
-        labels = np.empty(0, np.int64)
-        if task.rows is None:
-            held = self.held(client).test if task.on == "test" else self.held(client).train
-            inputs, labels = self.x[held], self.federation.y[held]
-        else:
-            inputs = torch.from_numpy(np.ascontiguousarray(task.rows))
-        self._load(weights)
-        self.module.eval()
+        rows, network = self._rows(client, task), self.network(client, task.through)
         caught: list[Tensor] = []
         hooks = []
         if task.output not in ("probabilities", "outputs"):
-            layer = self.module.get_submodule(task.output)
+            layer = network.module.get_submodule(task.output)
             hooks.append(layer.register_forward_hook(lambda _m, _i, out: caught.append(out.flatten(1).clone())))
         try:
-            with torch.inference_mode():
-                parts = [self.module(as_inputs(inputs[i : i + CHUNK])) for i in range(0, len(inputs), CHUNK)]
+            parts = outputs(network, self._compose(client, task, task.weights), rows)
         finally:
             for hook in hooks:
                 hook.remove()
         values = torch.cat(caught or parts)
+        labels = rows.labels if task.rows is None else np.empty(0, np.int64)
         return Predicted((values.softmax(1) if task.output == "probabilities" else values).numpy(), labels)
 
-    def _load(self, weights: np.ndarray) -> None:
-        buffer = torch.from_numpy(np.array(weights[None], np.float32))
-        PlainNetwork(self.module).bind(buffer, torch.zeros(1, self.layout.n_parameters))
+
+def outputs(network: Built, weights: np.ndarray, rows: Rows) -> list[Tensor]:
+    """What a network puts out for some rows, chunk by chunk."""
+    buffer = torch.from_numpy(np.array(weights[None], np.float32))
+    PlainNetwork(network.module).bind(buffer, torch.zeros(1, network.layout.n_parameters))
+    network.module.eval()
+    with torch.inference_mode():
+        return [network.module(as_inputs(rows.x[part])) for part in rows.chunks()]
+
+
+def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """The loss and the predicted class of every row."""
+    each, predictions = [], []
+    for part, output in zip(rows.chunks(), outputs(network, weights, rows), strict=True):
+        each.append(nn.functional.cross_entropy(output, rows.y[part], reduction="none").numpy())
+        predictions.append(output.argmax(1).numpy())
+    return np.concatenate(each), np.concatenate(predictions)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -256,7 +312,7 @@ def save_workbench(bench: Workbench, folder: Path) -> None:
         "training": bench.training.model_dump(),
     }
     (folder / "about.json").write_text(json.dumps(about))
-    (folder / "network.pkl").write_bytes(cloudpickle.dumps(bench.factory))
+    (folder / "networks.pkl").write_bytes(cloudpickle.dumps(bench.networks))
 
 
 def load_workbench(folder: Path) -> Workbench:
@@ -267,9 +323,10 @@ def load_workbench(folder: Path) -> Workbench:
         Client(name, rows[slice(*train)], rows[slice(*test)], group) for name, train, test, group in about["clients"]
     )
     federation = Federation(
-        np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r"), clients, tuple(about["classes"])
+        np.load(folder / "x.npy", mmap_mode="r"),
+        np.load(folder / "y.npy", mmap_mode="r"),
+        clients,
+        tuple(about["classes"]),
     )
-    factory = pickle.loads((folder / "network.pkl").read_bytes())
-    return Workbench(federation, factory, Memory(about["memory"]), about["seed"], Training(**about["training"]))
-
-
+    networks = pickle.loads((folder / "networks.pkl").read_bytes())
+    return Workbench(federation, networks, Memory(about["memory"]), about["seed"], Training(**about["training"]))

@@ -2,7 +2,8 @@
 
 1. Every partition on offer (the cuts of a tree, say) is seen along the main axes of the clients: K groups differ along
    K - 1 directions, while what is particular to each client spreads over all the others. So for K clusters only the
-   first K - 1 principal axes count.
+   first K - 1 principal axes count, brought halfway to equal spread: pieces of one long line differ along the line
+   alone, groups along every axis.
 2. There, the clusters must stand apart: their mean silhouette (Rousseeuw 1987) must exceed `required_separation`, which
    lies above what cutting a single cloud of clients into K pieces gives. Each cluster counts the same, and a client
    alone counts 0, so that a few odd clients do not make a partition.
@@ -11,7 +12,8 @@
 
 Only ratios of distances enter, so that the answer does not depend on scale, origin or the order of clients, and nothing
 is random. Limits: groups must have two members on average; fewer than four clients are always one cluster; one odd
-client among otherwise equal ones stays with them, for it may as well be a noisy one.
+client among otherwise equal ones stays with them, for it may as well be a noisy one; clients strung along a bent curve
+are often cut into pieces of it.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,8 @@ def choose_partition(distances: np.ndarray, candidates: Sequence[np.ndarray]) ->
     if not offered:
         return best
     axes = principal_axes(distances, int(offered[-1].max()))
+    lengths = np.linalg.norm(axes, axis=1, keepdims=True)
+    axes = axes / np.sqrt(np.where(lengths > 0, lengths, 1.0))
     squares, used = np.zeros_like(distances), 0  # squared distances along the axes used so far
     for labels in offered:
         n_clusters = int(labels.max()) + 1
@@ -95,4 +99,5 @@ def principal_axes(distances: np.ndarray, n_axes: int) -> np.ndarray:
     products = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
     count = len(products)
     spreads, directions = eigh(products, subset_by_index=(count - n_axes, count - 1))
+    spreads[spreads < 1e-12 * spreads.max()] = 0.0  # rounding, and what no Euclidean distances could have
     return (directions * np.sqrt(np.maximum(spreads, 0.0))).T[::-1]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.randomness import stream
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,17 @@ class Federation:
         """This federation with one more member that holds everybody's training rows: all data in one place."""
         everything = np.concatenate([client.train for client in self.clients])
         return replace(self, clients=(*self.clients, Client(name, everything, everything[:1])))
+
+    def limited(self, rows: int | None, seed: int) -> "Federation":
+        """With at most so many training rows a client, drawn at random: for trying things out on a small machine."""
+        if rows is None:
+            return self
+
+        def some(client: Client) -> Client:
+            drawn = stream(seed, "rows", client.name).permutation(len(client.train))[:rows]
+            return replace(client, train=client.train[np.sort(drawn)])
+
+        return replace(self, clients=tuple(some(client) for client in self.clients))
 
     def shared(self) -> "Federation":
         """This federation with its rows in a mapped file that worker processes map too, so that all hold one copy."""

@@ -22,9 +22,11 @@ import numpy as np
 from fedclade.clients.memory import Memory
 from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Train, Training
 from fedclade.clients.wire import decode, encode
-from fedclade.clients.work import CHUNK, Workbench, load_workbench, save_workbench
+from fedclade.clients.work import Workbench, load_workbench, save_workbench
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
+from fedclade.models.assigned import Networks, as_networks
+from fedclade.models.weights import Layout
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message, RecordDict
@@ -55,11 +57,7 @@ class FlowerEngine:
         self.layout, self.initial = bench.layout, bench.initial
         self.clients = bench.federation.names
         self.input_shape, self.n_classes = bench.federation.input_shape, bench.federation.n_classes
-        self.facts: Mapping[str, Any] = {
-            "engine": "flower",
-            "training_path": "batched" if bench.is_batched(None) else "plain",
-            "chunk": CHUNK,
-        }
+        self.facts: Mapping[str, Any] = {"engine": "flower", **bench.facts}
         self.nodes = self._meet()
 
     def _meet(self) -> dict[str, int]:
@@ -87,7 +85,7 @@ class FlowerEngine:
         messages = {}
         for client, task in tasks.items():
             if client != SERVER:
-                header, arrays = encode(task, self.layout)
+                header, arrays = encode(task, self.layout_of(client, getattr(task, "through", "")))
                 kind = "train" if isinstance(task, Train) else "evaluate" if isinstance(task, Evaluate) else "query"
                 records = to_records({**header, "round": round}, arrays)
                 messages[client] = Message(records, self.nodes[client], kind)
@@ -122,6 +120,9 @@ class FlowerEngine:
             time.sleep(POLL)
         return replies
 
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.bench.network(client, through).layout
+
     def rewind(self, round: int) -> None:
         self.bench.memory.forget_after(round)
 
@@ -150,8 +151,8 @@ def client_app(folder: Path) -> Any:
     def work(message: Message, context: Context) -> Message:
         bench = _bench(folder)
         header, arrays = from_records(message.content)
-        task = decode(header, arrays, bench.layout)
         client = name_of(context)
+        task = decode(header, arrays, bench.network(client, header.get("through", "")).layout)
         answer = bench.perform({client: task}, int(header["round"]))[client]  # type: ignore[dict-item]
         return Message(to_records(*encode(answer, bench.layout)), reply_to=message)
 
@@ -175,7 +176,7 @@ class FlowerSimulation(FlowerEngine):
     def __init__(
         self,
         federation: Federation,
-        factory: "Callable[[], nn.Module]",
+        networks: "Networks | Callable[[], nn.Module]",
         *,
         seed: int,
         training: Training,
@@ -195,7 +196,7 @@ class FlowerSimulation(FlowerEngine):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        bench = Workbench(federation, factory, Memory(memory), seed, training)
+        bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
         save_workbench(bench, self._folder)
         grids: queue.Queue[Any] = queue.Queue()

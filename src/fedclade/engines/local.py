@@ -27,6 +27,8 @@ from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Trai
 from fedclade.clients.work import CHUNK, Workbench, save_workbench, summary
 from fedclade.data.federation import Federation, memory_folder
 from fedclade.errors import FedcladeError
+from fedclade.models.assigned import Networks, as_networks
+from fedclade.models.weights import Layout
 
 LARGEST_GROUP = 12  # clients that train together: more would not be faster and would need more memory
 
@@ -54,7 +56,7 @@ class LocalEngine:
     def __init__(
         self,
         federation: Federation,
-        factory: Callable[[], nn.Module],
+        networks: Networks | Callable[[], nn.Module],  # a function: one network for everybody
         *,
         seed: int,
         training: Training,
@@ -64,17 +66,17 @@ class LocalEngine:
     ) -> None:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self.bench = Workbench(federation, factory, Memory(memory), seed, training)
+        self.bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
         self.clients = federation.names
         self.layout, self.initial = self.bench.layout, self.bench.initial
         self.input_shape, self.n_classes = federation.input_shape, federation.n_classes
         self.workers = workers
-        together = self.bench.is_batched(None)
-        self.facts: Mapping[str, Any] = {"engine": "local", "training_path": "batched" if together else "plain", "chunk": CHUNK}
+        self.facts: Mapping[str, Any] = {"engine": "local", **self.bench.facts}
         self._pool = Pool(self.bench, workers, timeout) if workers > 1 else None
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
-        shared = {client: task for client, task in tasks.items() if _shares_rows(task)}
+        own = self.bench.networks.of  # whoever trains a network of its own is evaluated apart
+        shared = {client: task for client, task in tasks.items() if client not in own and _shares_rows(task)}
         others = {client: task for client, task in tasks.items() if client not in shared}
         answers: dict[str, Answer | Failure] = {}
         works = self._works(others)
@@ -85,6 +87,9 @@ class LocalEngine:
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         results = self._run([self._work(tasks={SERVER: task}) for task in tasks], round)
         return [result if isinstance(result, Failure) else result[SERVER] for result in results]
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.bench.network(client, through).layout
 
     def rewind(self, round: int) -> None:
         self.bench.memory.forget_after(round)
@@ -106,7 +111,7 @@ class LocalEngine:
         """Cut tasks into pieces of work, the longest first: clients that train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
-        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.bench.is_batched(t.training)]
+        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.bench.is_batched(c, t)]
         n_groups = max(min(self.workers, len(together)), -(-len(together) // LARGEST_GROUP))
         # Dealt to and fro, so that every group gets its share of the long ones.
         dealt = [0] * len(together)
@@ -158,7 +163,13 @@ class LocalEngine:
 
 
 def _shares_rows(task: Task) -> bool:
-    return isinstance(task, Evaluate) and task.on == "test" and task.weights is not None and not task.start and not task.adapt
+    return (
+        isinstance(task, Evaluate)
+        and task.on == "test"
+        and task.weights is not None
+        and not task.start
+        and not task.adapt
+    )
 
 
 class Pool:
@@ -232,7 +243,11 @@ class Pool:
                 except (EOFError, OSError, TimeoutError) as error:
                     idle.append(self._replace(connection))
                     late_one = isinstance(error, TimeoutError)
-                    failure = Failure("timed out", f"after {self.timeout} s") if late_one else Failure("died", "its process ended")
+                    failure = (
+                        Failure("timed out", f"after {self.timeout} s")
+                        if late_one
+                        else Failure("died", "its process ended")
+                    )
                     results[number] = failure
                     if not late_one and len(works[number].tasks) > 1:
                         retry.append(number)

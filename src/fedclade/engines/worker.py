@@ -17,7 +17,7 @@ def main(address: str, folder: str) -> None:
 
     torch.set_num_threads(1)
     bench = load_workbench(Path(folder))
-    bench.module  # noqa: B018  (a model that cannot be made must fail here, before the run starts)
+    bench.built  # noqa: B018  (a model that cannot be made must fail here, before the run starts)
     with Client(address, authkey=bytes.fromhex(os.environ.pop("FEDCLADE_WORKER_KEY"))) as connection:
         connection.send(os.getpid())
         while True:

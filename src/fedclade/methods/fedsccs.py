@@ -270,7 +270,7 @@ def ward_clusters(
 ) -> dict[str, int]:
     """Clients that are like the same others, by Ward's linkage. There can be no more clusters than clients."""
     ask.record("proximity", matrix=similarity, clients=clients, measure=measure)
-    distances = column_distances(similarity)
+    distances = column_distances(np.round(similarity, 12))  # rounding must not tell equal clients apart
     if n_clusters == "auto":
         labels, tree = agglomerate(distances, "ward", threshold="auto")
     else:

@@ -1,0 +1,81 @@
+"""`fedclade compare`: methods and settings against each other, over several seeds."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedclade.cli import options
+from fedclade.cli.errors import STOPPED
+from fedclade.cli.runs import default_folder
+from fedclade.display import make_console, make_table
+
+
+def compare(
+    study: Annotated[
+        Path | None, typer.Argument(metavar="[STUDY.toml]", help="What to compare: settings, seeds, cells.")
+    ] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Without a file: a method to compare. Give it often.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0.  [3]")] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", help="An accuracy: after how many rounds and bytes is it reached?")
+    ] = None,
+    data: options.Data = None,
+    split: options.Split = None,
+    clients: options.Clients = None,
+    model: Annotated[str | None, typer.Option("--model", help="A network.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.")] = None,
+    data_dir: options.DataDir = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Runs at a time.  [one for each core]")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder of the study; an old one is gone on with.")] = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")] = None,
+) -> None:
+    """Compare methods over several seeds. What has been run already is not run again."""
+    from fedclade.compare import Study, write_tables, written
+    from fedclade.compare import compare as run_study
+    from fedclade.errors import FedcladeError
+    from fedclade.settings import gathered, read_toml
+
+    console = make_console()
+    values: dict[str, Any] = read_toml(study) if study is not None else {}
+    given = {"data": data, "split": split, "clients": clients, "model": model, "rounds": rounds, "data_dir": data_dir}
+    values["settings"] = {**values.get("settings", {}), **gathered(None, given, assignments or ())}
+    if data_dir is not None:
+        values["settings"]["data_dir"] = str(data_dir)
+    if methods:
+        values["cells"] = [{"label": name, "method": name} for name in methods]
+    if "cells" not in values:
+        raise FedcladeError("nothing to compare: give a study file, or --method at least twice")
+    if seeds is not None:
+        values["seeds"] = tuple(range(seeds))
+    if target is not None:
+        values["target"] = target
+    plan = Study.of(values)
+    folder = out or (default_folder("compare", study.stem) if study is not None else default_folder("compare"))
+    total = len(plan.runs(folder))
+    done = sum(1 for run in plan.runs(folder) if (run.path / "result.json").is_file())
+    console.print(f"{total} runs, {done} of them done already; they lie in {folder}")
+
+    def report(run: Any, failure: str | None) -> None:
+        nonlocal done
+        done += 1
+        console.print(f"{done}/{total}  {run.label}, seed {run.seed}: {failure or 'done'}", soft_wrap=True)
+
+    try:
+        comparison = run_study(plan, folder, workers=workers, on_run=report)
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command with --out {folder} goes on", soft_wrap=True)
+        raise typer.Exit(STOPPED) from None
+    write_tables(comparison)
+    header, *rows = written(comparison.table(), plan)
+    table = make_table(*header, right=header[1:])
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"also as Markdown, LaTeX, CSV and HTML in {folder}", soft_wrap=True)
+    if comparison.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""Which network each client trains, and which one the clusters hold.
+
+Mostly they are one and the same. Where clients are free to choose (FedStack), each trains a network of its own, and
+what clusters hold is another one, which reads the class probabilities that those put out.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fedclade.models import Factory, make
+from fedclade.models.networks import Shape
+
+Spec = str | Factory  # a network by name, or a user's own
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a run by name. The one without a name is the clusters', and everybody's who has no other."""
+
+    factories: Mapping[str, Callable[[], nn.Module]]
+    of: Mapping[str, str] = field(default_factory=dict)  # the network of each client that has one of its own
+
+    @classmethod
+    def shared(cls, spec: Spec, input_shape: Shape, n_classes: int) -> "Networks":
+        """One network for everybody."""
+        return cls({"": functools.partial(make, spec, input_shape, n_classes)})
+
+    @classmethod
+    def stacked(
+        cls, top: Spec, specs: Sequence[Spec], clients: Sequence[str], input_shape: Shape, n_classes: int
+    ) -> "Networks":
+        """Clients train these networks by turns; clusters hold `top`, which reads class probabilities."""
+        names = [spec if isinstance(spec, str) else f"own-{place}" for place, spec in enumerate(specs)]
+        factories = {"": functools.partial(make, top, (n_classes,), n_classes)}
+        factories |= {
+            name: functools.partial(make, spec, input_shape, n_classes) for name, spec in zip(names, specs, strict=True)
+        }
+        return cls(factories, {client: names[turn % len(names)] for turn, client in enumerate(clients)})
+
+    def name(self, client: str, through: str = "") -> str:
+        """The network whose weights a task for this client speaks of."""
+        return "" if through else self.of.get(client, "")
+
+
+def as_networks(networks: Networks | Callable[[], nn.Module]) -> Networks:
+    """A function that makes a network stands for one network for everybody."""
+    return networks if isinstance(networks, Networks) else Networks({"": networks})

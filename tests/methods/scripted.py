@@ -1,0 +1,143 @@
+"""Runs in memory: a method on an engine whose clients answer what the test tells them to, or on a real one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclade.asking import Ask
+from fedclade.clients.tasks import (
+    Answer,
+    Describe,
+    Described,
+    Failure,
+    Predict,
+    Predicted,
+    Task,
+    Train,
+    Trained,
+    Training,
+)
+from fedclade.data.federation import Federation
+from fedclade.engines.local import LocalEngine
+from fedclade.methods import Clusters, Method, Roster
+from fedclade.models import make
+from fedclade.models.weights import Layout
+
+TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
+# A convolution of one weight, and a head of two weights and a bias.
+TWO = Layout(("body.weight", "head.weight", "head.bias"), ((1, 1, 1, 1), (1, 2), (1,)), 4)
+
+
+def two(head: Sequence[float], body: float = 0.0, bias: float = 0.0) -> np.ndarray:
+    """Weights in the layout TWO."""
+    return np.array([body, *head, bias], np.float32)
+
+
+@dataclass
+class Scripted:
+    """Clients that come back with given weights whatever they start from, and tell given things about their rows."""
+
+    weights: Mapping[str, np.ndarray]
+    told: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # how many they train on; 1 unless told
+    absent: Callable[[str, int], bool] = lambda client, round: False
+    output: Callable[[np.ndarray], np.ndarray] = lambda weights: weights[None]  # of a model, at the server
+    layout: Layout = TWO
+    input_shape: tuple[int, ...] = (2,)
+    n_classes: int = 4
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self.weights)
+
+    @property
+    def initial(self) -> np.ndarray:
+        return np.zeros(self.layout.size, np.float32)
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.layout
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
+        return {c: Failure("absent") if self.absent(c, round) else self.one(c, task) for c, task in tasks.items()}
+
+    def one(self, client: str, task: Task) -> Answer:
+        if isinstance(task, Describe):
+            return Described(self.told[client])
+        assert isinstance(task, Train)
+        sent = self.weights[client][self.layout.select(task.upload)]
+        return Trained(sent, self.rows.get(client, 1), 1, 0.0)
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        return [Predicted(self.output(t.weights), np.empty(0, np.int64)) for t in tasks if isinstance(t, Predict)]
+
+    def rewind(self, round: int) -> None: ...
+
+    def drift(self, rows_of: Mapping[str, str]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Session:
+    """A method at work, round by round. After each the clusters must be a partition."""
+
+    method: Method
+    engine: Any
+    training: Training = TRAINING
+
+    def __post_init__(self) -> None:
+        self.ask = Ask(self.engine)
+        self.records: dict[str, Any] = {}
+        self.ledger: list[dict[str, Any]] = []
+        engine = self.engine
+        known = {"input_shape": engine.input_shape, "n_classes": engine.n_classes}
+        self.roster = Roster(engine.clients, engine.initial, engine.layout, self.training, 0, **known)
+
+    def go(self, rounds: int, *, without: Sequence[str] = ()) -> Clusters:
+        """From the start to the end of a round, with some clients not there yet."""
+        here = self.roster.only(set(self.roster.clients) - set(without))
+        clusters = self._end(self.method.start(self._begin(here), self.ask), here)
+        for number in range(1, rounds + 1):
+            now = self._begin(replace(here, round=number))
+            clusters = self._end(self.method.round(clusters, now, self.ask), now)
+        return clusters
+
+    def settle(self, clusters: Clusters, newcomers: Sequence[str], round: int) -> Clusters:
+        """Newcomers join before a round."""
+        now = self._begin(replace(self.roster.only([*clusters.cluster_of, *newcomers]), round=round))
+        return self._end(self.method.settle(clusters, newcomers, now, self.ask), now)
+
+    def place(self, clusters: Clusters, newcomers: Sequence[str], round: int) -> Mapping[str, Any]:
+        return self.method.place(clusters, self._begin(replace(self.roster.only(newcomers), round=round)), self.ask)
+
+    def _begin(self, roster: Roster) -> Roster:
+        self.ask.clear()
+        self.ask.round = roster.round
+        return roster
+
+    def _end(self, clusters: Clusters, roster: Roster) -> Clusters:
+        self.records |= self.ask.records
+        self.ledger += self.ask.ledger
+        return clusters.check(roster.clients)
+
+    def floats(self, phase: str, direction: str, client: str | None = None) -> float:
+        """What travelled, in numbers of four bytes."""
+        entries = [e for e in self.ledger if e["phase"] == phase and e["direction"] == direction]
+        return sum(e["bytes"] for e in entries if client in (None, e["client"])) / 4
+
+
+def local(federation: Federation, folder: Path, training: Training = TRAINING, workers: int = 1) -> LocalEngine:
+    """A real engine for a small network."""
+
+    def network() -> Any:
+        return make("mlp", federation.input_shape, federation.n_classes)
+
+    return LocalEngine(federation, network, seed=0, training=training, memory=folder, workers=workers)
+
+
+def parts(clusters: Clusters) -> set[frozenset[str]]:
+    return {frozenset(members) for members in clusters.members.values()}

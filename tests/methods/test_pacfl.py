@@ -1,0 +1,112 @@
+"""PACFL: clusters by the angles between the clients' subspaces, before any training."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import Scripted, Session, local, parts, two
+
+import fedclade
+from conftest import planted
+from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
+from fedclade.methods.pacfl import PACFL
+
+E = np.eye(6, dtype=np.float32)
+
+
+def scripted(bases: dict[str, np.ndarray], **options: object) -> Scripted:
+    told = {client: {"basis": basis} for client, basis in bases.items()}
+    return Scripted(dict.fromkeys(bases, two((0, 0))), told, **options)  # type: ignore[arg-type]
+
+
+def turned(degrees: float, first: int = 0) -> np.ndarray:
+    """A line in the plane of two axes."""
+    angle = np.radians(degrees)
+    return (np.cos(angle) * E[first] + np.sin(angle) * E[first + 1])[:, None].astype(np.float32)
+
+
+PAIRS = {"a": turned(0), "b": turned(8), "c": turned(0, 2), "d": turned(8, 2)}
+
+
+def apart(first: int) -> Federation:
+    """Clients whose rows lie along axes of their group."""
+    federation = planted(n_clients=8, shape=(8,))
+    x = federation.x.copy()
+    for client in federation.clients:
+        mine = np.concatenate([client.train, client.test])
+        x[np.ix_(mine, np.arange(4, 8) if client.group == first else np.arange(4))] = 0
+    return replace(federation, x=x)
+
+
+@pytest.mark.parametrize(
+    ("other", "principled", "legacy"),
+    [(-E[:, :1], 0, 90), ((E[:, :1] + E[:, 1:2]) / np.float32(2**0.5), 0, 45), (E[:, 2:3], 90, 90)],
+)
+def test_angles_between_subspaces(other: np.ndarray, principled: float, legacy: float) -> None:
+    for method, expected in ((PACFL(), principled), (PACFL(legacy=True), legacy)):
+        session = Session(method, scripted({"a": E[:, :2], "b": other}))
+        session.go(0)
+        assert session.records["proximity"]["matrix"][0, 1] == pytest.approx(expected, abs=1e-2)
+
+
+def test_a_threshold_in_degrees_or_a_number_of_clusters() -> None:
+    assert parts(Session(PACFL(threshold=8.1), scripted(PAIRS)).go(1)) == {frozenset("ab"), frozenset("cd")}
+    assert len(Session(PACFL(threshold=7.9), scripted(PAIRS)).go(1)) == 4
+    assert len(Session(PACFL(threshold=90.1), scripted(PAIRS)).go(1)) == 1
+    session = Session(PACFL(n_clusters=2), scripted(PAIRS))
+    assert parts(session.go(1)) == {frozenset("ab"), frozenset("cd")}
+    assert session.records["dendrogram"]["linkage"] == "weighted"
+    assert len(Session(PACFL(n_clusters=9), scripted(PAIRS)).go(1)) == 4
+
+
+def test_messages_are_those_of_the_table(tmp_path: Path) -> None:
+    federation = apart(0)
+    engine = local(federation, tmp_path)
+    session = Session(PACFL(n_clusters=2, n_vectors=3, fraction=0.5), engine)
+    session.go(2)
+    for client, counts in zip(federation.names, federation.label_counts(), strict=True):
+        vectors = np.minimum(counts, 3).sum()  # of eight numbers; a class of two rows has two
+        assert session.floats("cluster", "up", client) == vectors * 8
+    assert session.floats("cluster", "down") == 0
+    assert session.floats("train", "down") == 2 * 4 * engine.layout.size
+    assert session.floats("train", "up") == 2 * 4 * (engine.layout.size + 1)
+    engine.close()
+
+
+def test_few_equal_absent_and_new_clients() -> None:
+    for names in ("a", "ab", "abcdef"):
+        assert len(Session(PACFL(), scripted(dict.fromkeys(names, E[:, :2]))).go(1)) == 1
+    gone = scripted(PAIRS, absent=lambda client, round: client == "d" and round < 2)
+    session = Session(PACFL(threshold=10), gone)
+    assert session.go(1).notes["unsettled"] == ["d"]
+    assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
+    with pytest.raises(FedcladeError, match="no client answered"):
+        Session(PACFL(), scripted(PAIRS, absent=lambda client, round: True)).go(0)
+    session = Session(PACFL(threshold=10), scripted({**PAIRS, "new": turned(30)}))
+    placement = session.place(session.go(1, without=["new"]), ["new"], 2)["new"]
+    assert placement.cluster == 0
+    assert placement.distances == pytest.approx({0: 26, 1: 90}, abs=1e-3)
+
+
+def test_groups_in_other_directions_are_found_and_joined(tmp_path: Path) -> None:
+    engine = local(apart(0), tmp_path)
+    session = Session(PACFL(n_clusters=2), engine)
+    clusters = session.go(1, without=["c6", "c7"])
+    assert parts(clusters) == {frozenset({"c0", "c2", "c4"}), frozenset({"c1", "c3", "c5"})}
+    joined = session.settle(clusters, ["c6", "c7"], 4).cluster_of
+    assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
+    engine.close()
+
+
+def test_label_groups_and_an_exact_resume(tmp_path: Path) -> None:
+    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1)
+    method = {"name": "pacfl", "fraction": 0.5}
+    whole = fedclade.run(**settings, method=method, rounds=3, out=tmp_path / "whole")
+    assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
+    fedclade.run(**settings, method=method, rounds=1, out=tmp_path / "half")
+    resumed = fedclade.resume(tmp_path / "half", rounds=3)
+    assert resumed.clusters == whole.clusters
+    for client in whole.history["client"].unique():
+        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))

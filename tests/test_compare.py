@@ -1,0 +1,66 @@
+"""A study runs its cells, names the one that fails, does not run again what is done, and makes a table."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedclade.cli import app
+from fedclade.compare import Study, compare, to_latex, to_markdown, write_tables, written
+from fedclade.errors import FedcladeError
+from fedclade.runs.folder import RunFolder
+
+SETTINGS = {"data": "digits", "split": "label-groups:2", "clients": 4, "rounds": 2, "model": "mlp", "rows": 40}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    out = tmp_path_factory.mktemp("study")
+    cells = [
+        {"label": "FedAvg", "method": "fedavg"},
+        {"label": "FedClust 50 %", "method": {"name": "fedclust", "fraction": 0.5, "n_clusters": 2}},
+        {"label": "too many clusters", "method": {"name": "fedclust", "n_clusters": 99}},
+    ]
+    plan = {"title": "A study", "seeds": (0, 1), "target": 0.01, "settings": SETTINGS, "cells": cells}
+    comparison = compare(Study.of(plan), out, workers=1)
+    assert set(comparison.failures) == {("too many clusters", 0), ("too many clusters", 1)}
+    assert "99" in comparison.failures["too many clusters", 0]
+    return out, plan
+
+
+def test_the_table_has_a_row_for_each_cell_that_ended(finished: tuple[Path, dict[str, object]]) -> None:
+    out, plan = finished
+    study = Study.of(plan)
+    again: list[str] = []
+    comparison = compare(study, out, workers=1, on_run=lambda run, failure: again.append(run.label))
+    assert again == ["too many clusters"] * 2  # the others are done
+    table = comparison.table()
+    assert list(table["label"]) == ["FedAvg", "FedClust 50 %"]
+    results = [RunFolder.open(out / "FedAvg" / f"seed-{seed}").read_json("result.json") for seed in (0, 1)]
+    assert table["accuracy"][0] == pytest.approx(sum(result["accuracy"]["mean"] for result in results) / 2)
+    assert table["rounds_to"][0] is not None
+    assert table["p_best"].notna().sum() == 1  # one of the two is the best
+    write_tables(comparison)
+    assert {"table.md", "table.tex", "table.csv", "table.html", "runs.csv"} <= {path.name for path in out.iterdir()}
+
+
+def test_tables_are_written_in_words_that_can_be_pasted(finished: tuple[Path, dict[str, object]]) -> None:
+    out, plan = finished
+    study = Study.of(plan)
+    from fedclade.compare import Comparison
+
+    rows = written(Comparison(study, out).table(), study)
+    assert all(len(row) == len(rows[0]) for row in rows)
+    assert to_markdown(rows).splitlines()[3].startswith("| FedClust 50 % |")
+    assert r"FedClust 50 \%" in to_latex(rows)
+
+
+def test_wrong_studies_are_one_line() -> None:
+    with pytest.raises(FedcladeError, match="cells"):
+        Study.of({"cells": []})
+    with pytest.raises(FedcladeError, match="same label"):
+        Study.of({"cells": [{"label": "a"}, {"label": "a"}]})
+    with pytest.raises(FedcladeError, match="did you mean 'fedavg'"):
+        Study.of({"cells": [{"label": "a", "method": "fedavgg"}]})
+    result = CliRunner().invoke(app, ["compare"])
+    assert result.exit_code == 2
