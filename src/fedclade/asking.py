@@ -38,9 +38,6 @@ class Engine(Protocol):
     n_classes: int
     facts: Mapping[str, Any]  # what a run records about it
 
-    def layout_of(self, client: str, through: str = "") -> Layout:
-        """Of the network that a client trains, or (through) of the clusters' one that reads what it puts out."""
-
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 
     def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
@@ -164,7 +161,7 @@ class Ask:
     def _fault(self, client: str, task: Task, answer: Answer) -> Failure | None:
         """Why an answer must not be used, if so."""
         if isinstance(task, Train) and isinstance(answer, Trained):
-            layout = self.engine.layout_of(client)
+            layout = self._layout(client, task)
             place = layout.select(None if task.upload == "nothing" else task.upload)
             wanted = 0 if task.upload == "nothing" else len(np.empty(layout.size, np.bool_)[place])
             if answer.weights.shape != (wanted,):
@@ -183,9 +180,14 @@ class Ask:
             return Failure("bad shape", f"answered with {type(answer).__name__}")
         return None
 
+    def _layout(self, client: str, message: Task | Answer) -> Layout:
+        """Of the weights in a message. An engine whose clients all train one network need not know `layout_of`."""
+        find = getattr(self.engine, "layout_of", None)
+        return find(client, getattr(message, "through", "")) if find is not None else self.engine.layout
+
     def _count(self, client: str, phase: str, direction: str, message: Task | Answer) -> None:
-        layout = self.engine.layout_of(client, getattr(message, "through", ""))
-        size = sum(array.nbytes for array in sent_arrays(message, layout.select)) + 4 * scalars_of(message)
+        arrays = sent_arrays(message, self._layout(client, message).select)
+        size = sum(array.nbytes for array in arrays) + 4 * scalars_of(message)
         if size:
             entry = {"round": self.round, "client": client, "phase": phase, "direction": direction, "bytes": size}
             self.ledger.append(entry)

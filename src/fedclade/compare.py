@@ -67,7 +67,12 @@ class Study(BaseModel):
 
     def runs(self, out: Path) -> "list[PlannedRun]":
         return [
-            PlannedRun(cell.label, seed, {**self.settings, **cell.settings, "seed": seed}, out / _name(cell.label) / f"seed-{seed}")
+            PlannedRun(
+                cell.label,
+                seed,
+                {**self.settings, **cell.settings, "seed": seed},
+                out / _name(cell.label) / f"seed-{seed}",
+            )
             for cell in self.cells
             for seed in self.seeds
         ]
@@ -229,7 +234,20 @@ def last_change(folder: RunFolder) -> int:
 def summary_row(label: str, results: "pd.DataFrame", best: str) -> dict[str, Any]:
     mine = results[results["label"] == label]
     row: dict[str, Any] = {"label": label, "runs": len(mine)}
-    for name in ("accuracy", "std", "worst", "own", "own_std", "own_worst", "clusters", "ari", "settled", "up", "down", "seconds"):
+    for name in (
+        "accuracy",
+        "std",
+        "worst",
+        "own",
+        "own_std",
+        "own_worst",
+        "clusters",
+        "ari",
+        "settled",
+        "up",
+        "down",
+        "seconds",
+    ):
         row[name] = mean_of(mine[name])
     row["accuracy_spread"] = float(np.std(mine["accuracy"].astype(float))) if len(mine) > 1 else 0.0
     for name in ("rounds_to", "mb_to"):  # a mean over seeds of which some never got there would flatter
@@ -258,7 +276,10 @@ def paired_p(mine: "pd.DataFrame", best: "pd.DataFrame") -> float | None:
 
 COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "method": ("label", lambda row: row["label"]),
-    "accuracy": ("server's model: mean over clients ± over seeds", lambda row: f"{_percent(row['accuracy'])} ± {100 * row['accuracy_spread']:.1f}"),
+    "accuracy": (
+        "server's model: mean over clients ± over seeds",
+        lambda row: f"{_percent(row['accuracy'])} ± {100 * row['accuracy_spread']:.1f}",
+    ),
     "worst client": ("of the server's model", lambda row: _percent(row["worst"])),
     "std": ("over clients", lambda row: _percent(row["std"])),
     "own model": ("client's own last model", lambda row: _percent(row["own"])),
@@ -288,7 +309,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 def written(table: "pd.DataFrame", study: Study) -> list[list[str]]:
     """The table's cells as words, the header first; target columns only where there is a target."""
     names = [name for name in COLUMNS if study.target is not None or "target" not in name]
-    rows = [[COLUMNS[name][1](dict(row)) for name in names] for row in table.replace({np.nan: None}).to_dict("records")]
+    rows = [[COLUMNS[name][1](dict(row)) for name in names] for row in table.replace({np.nan: None}).to_dict("records")]  # type: ignore[arg-type]
     return [names, *rows]
 
 
@@ -303,7 +324,9 @@ def to_latex(rows: Sequence[Sequence[str]]) -> str:
 
     body = [" & ".join(escaped(word) for word in row) + r" \\" for row in rows]
     columns = "l" + "r" * (len(rows[0]) - 1)
-    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\hline", body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}"])
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{columns}}}", r"\hline", body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}"]
+    )
 
 
 def to_html(rows: Sequence[Sequence[str]], title: str) -> str:

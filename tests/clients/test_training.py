@@ -49,7 +49,8 @@ def test_batched_training_follows_torch(name: str, shape: tuple[int, ...]) -> No
     module = make(name, shape, 10)
     x, y = rows_for(shape, 60, 10)
     jobs = jobs_of(module, [23, 10, 27], training)
-    assert isinstance(network := network_for(module, shape, 10), Batched)
+    network = network_for(module, shape, 10)
+    assert isinstance(network, Batched)
     trained, losses = train(network, Layout.of(module).n_parameters, x, y, jobs, training)
     for weights, job in zip(trained, jobs, strict=True):
         expected = by_torch(module, job, x, y, training)

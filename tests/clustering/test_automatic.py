@@ -72,7 +72,7 @@ def test_cosine_finds_groups_behind_different_lengths():
     assert (automatic(lengths * rows, metric="cosine") == truth).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from(LINKAGES), st.floats(1e-3, 1e3), st.floats(-10, 10))
 def test_order_scale_and_origin_do_not_sway_the_rule(seed, groups, linkage, scale, shift):
     rows, _ = federation(seed, groups, apart=12.0)

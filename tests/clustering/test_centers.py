@@ -66,7 +66,7 @@ def test_pooled_bic_of_equal_few_and_lone_clients_is_one():
     assert len(pooled_bic(np.array([[3.0, 4.0]]))) == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(1, 6))
 def test_kmeans_needs_no_seed_and_ignores_the_order_of_clients(seed, n_clusters):
     rng = np.random.default_rng(seed)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import planted
 
+from conftest import planted
 from fedclade.clients.tasks import Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.clients.wire import decode, encode
 from fedclade.engines.local import LocalEngine

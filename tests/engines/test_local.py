@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import planted
 from torch import nn
 
 import fedclade
+from conftest import planted
 from fedclade.clients.tasks import OWN, Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine

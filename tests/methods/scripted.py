@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import fedclade
 from fedclade.asking import Ask
 from fedclade.clients.tasks import (
     Answer,
@@ -26,7 +27,7 @@ from fedclade.methods import Clusters, Method, Roster
 from fedclade.models import make
 from fedclade.models.weights import Layout
 
-TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
+TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1, momentum=0.0)
 # A convolution of one weight, and a head of two weights and a bias.
 TWO = Layout(("body.weight", "head.weight", "head.bias"), ((1, 1, 1, 1), (1, 2), (1,)), 4)
 
@@ -141,3 +142,21 @@ def local(federation: Federation, folder: Path, training: Training = TRAINING, w
 
 def parts(clusters: Clusters) -> set[frozenset[str]]:
     return {frozenset(members) for members in clusters.members.values()}
+
+
+def whole_and_resumed(
+    method: dict[str, Any], folder: Path, *, rounds: int, stop: int, events: Sequence[dict[str, Any]] = ()
+) -> fedclade.Result:
+    """A run on digits with four groups. One that stopped on the way must end like it, bit for bit."""
+    gentle = Training(local_epochs=1, batch_size=32, learning_rate=0.05, momentum=0.0)
+    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1, training=gentle)
+    settings |= {"method": method, "events": list(events), "seed": 1}
+    whole = fedclade.run(**settings, rounds=rounds, out=folder / "whole")
+    fedclade.run(**settings, rounds=stop, out=folder / "half")
+    resumed = fedclade.resume(folder / "half", rounds=rounds)
+    assert resumed.clusters == whole.clusters
+    for client in whole.history["client"].unique():
+        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))
+    sent = [result.ledger[result.ledger["phase"] != "measure"] for result in (resumed, whole)]
+    assert sent[0].reset_index(drop=True).equals(sent[1].reset_index(drop=True))
+    return whole

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two
+from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
-import fedclade
 from conftest import planted
 from fedclade.clustering.hierarchy import LINKAGES, cut, linkage_tree
 from fedclade.clustering.labels import in_order
@@ -85,6 +84,14 @@ def test_walls_leave_every_group_its_own_tree(linkage: str) -> None:
             tree = linkage_tree(distances[np.ix_(inside, inside)], linkage)
             expected[inside] = 100 * group + cut(tree, threshold=threshold)
         assert np.array_equal(labels, in_order(expected))
+
+
+def test_rounding_does_not_keep_equally_distant_clients_apart() -> None:
+    for count in range(2, 12):
+        distances = 0.1 * (1 - np.eye(count))
+        for linkage in LINKAGES:
+            labels, _ = merge_within(distances, np.zeros(count, int), "inside", linkage, np.inf)
+            assert labels.max() == 0
 
 
 def test_ward_cannot_start_from_groups() -> None:
@@ -186,16 +193,7 @@ def test_planted_groups_are_found_and_joined(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_label_groups_are_found_without_a_number_and_resume_is_exact(tmp_path: Path) -> None:
-    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1, seed=1)
-    method = {"name": "adacfl", "cluster_round": 2}
-    events = [{"round": 3, "join": 1}]
-    whole = fedclade.run(**settings, method=method, rounds=4, events=events, out=tmp_path / "whole")
+def test_label_groups_are_found_without_a_number_whoever_comes_or_changes(tmp_path: Path) -> None:
+    events = [{"round": 3, "join": 1}, {"round": 4, "drift": 2}]  # the two swap their rows, and clusters with them
+    whole = whole_and_resumed({"name": "adacfl", "cluster_round": 2}, tmp_path, rounds=4, stop=2, events=events)
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
-    fedclade.run(**settings, method=method, rounds=2, events=events, out=tmp_path / "half")
-    resumed = fedclade.resume(tmp_path / "half", rounds=4)
-    assert resumed.clusters == whole.clusters
-    for client in whole.history["client"].unique():
-        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))
-    travelled = [result.ledger[result.ledger["phase"] != "measure"] for result in (resumed, whole)]
-    assert travelled[0].reset_index(drop=True).equals(travelled[1].reset_index(drop=True))

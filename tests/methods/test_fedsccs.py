@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two
+from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
-import fedclade
 from conftest import planted
 from fedclade.clients.tasks import Evaluate, Evaluated, Failure, Predict, Task
 from fedclade.clustering.selection import worst_half_count
@@ -229,14 +228,6 @@ def test_the_server_answers_like_a_client_whatever_its_workers(tmp_path: Path) -
 
 
 def test_label_groups_newcomers_and_an_exact_resume(tmp_path: Path) -> None:
-    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1)
     method = {"name": "fedsccs", "warmup": 2, "n_clusters": 4, "selection": "least-selected"}
-    events = [{"round": 3, "join": 1}]
-    whole = fedclade.run(**settings, method=method, rounds=5, events=events, out=tmp_path / "whole")
+    whole = whole_and_resumed(method, tmp_path, rounds=5, stop=3, events=[{"round": 3, "join": 1}])
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
-    fedclade.run(**settings, method=method, rounds=3, events=events, out=tmp_path / "half")
-    resumed = fedclade.resume(tmp_path / "half", rounds=5)
-    assert resumed.clusters == whole.clusters
-    for client in whole.history["client"].unique():
-        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))
-    assert resumed.history[resumed.history["round"] == 5].equals(whole.history[whole.history["round"] == 5])

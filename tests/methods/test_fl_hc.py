@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two
+from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
-import fedclade
 from conftest import planted
 from fedclade.methods.fl_hc import FLHC
 
@@ -83,12 +82,5 @@ def test_planted_groups_are_found_and_joined(tmp_path: Path) -> None:
 
 
 def test_label_groups_and_an_exact_resume(tmp_path: Path) -> None:
-    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1)
-    method = {"name": "fl-hc", "warmup": 1}
-    whole = fedclade.run(**settings, method=method, rounds=4, out=tmp_path / "whole")
+    whole = whole_and_resumed({"name": "fl-hc", "warmup": 1}, tmp_path, rounds=3, stop=2)
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
-    fedclade.run(**settings, method=method, rounds=2, out=tmp_path / "half")
-    resumed = fedclade.resume(tmp_path / "half", rounds=4)
-    assert resumed.clusters == whole.clusters
-    for client in whole.history["client"].unique():
-        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Scripted, Session, local, parts, two
+from scripted import Scripted, Session, local, parts, two, whole_and_resumed
 
-import fedclade
 from conftest import planted
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
@@ -101,12 +100,5 @@ def test_groups_in_other_directions_are_found_and_joined(tmp_path: Path) -> None
 
 
 def test_label_groups_and_an_exact_resume(tmp_path: Path) -> None:
-    settings = dict(data="digits", split="label-groups:4", clients=12, model="mlp", workers=1)
-    method = {"name": "pacfl", "fraction": 0.5}
-    whole = fedclade.run(**settings, method=method, rounds=3, out=tmp_path / "whole")
+    whole = whole_and_resumed({"name": "pacfl", "fraction": 0.5}, tmp_path, rounds=2, stop=1)
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
-    fedclade.run(**settings, method=method, rounds=1, out=tmp_path / "half")
-    resumed = fedclade.resume(tmp_path / "half", rounds=3)
-    assert resumed.clusters == whole.clusters
-    for client in whole.history["client"].unique():
-        assert np.array_equal(resumed.weights_for(client), whole.weights_for(client))

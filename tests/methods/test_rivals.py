@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import planted
 
 import fedclade
+from conftest import planted
 from fedclade.clients.tasks import Training
 from fedclade.methods.fedgroup import decomposed_cosines
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, runs
+from fedclade.cli import catalogues, comparing, data, demo, placing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command()(demo.demo)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
+app.command()(placing.place)
 app.command()(comparing.compare)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)

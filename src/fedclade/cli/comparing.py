@@ -31,8 +31,12 @@ def compare(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time.  [one for each core]")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The folder of the study; an old one is gone on with.")] = None,
-    assignments: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the study; an old one is gone on with.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")
+    ] = None,
 ) -> None:
     """Compare methods over several seeds. What has been run already is not run again."""
     from fedclade.compare import Study, write_tables, written

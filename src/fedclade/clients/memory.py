@@ -1,7 +1,7 @@
 """What clients remember between rounds: their own last model and whatever else a method lets them keep.
 
 One small file a client and slot, named by the round that wrote it, so that a run that was stopped can go back to what
-the clients knew at its last checkpoint: `forget_after(round)`.
+the clients knew at its last checkpoint: `forget_after(round)`. The files reach the disk before that checkpoint does.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ class Memory:
             with part.open("wb") as file:
                 np.save(file, vector, allow_pickle=False)
 
-        write_atomically(self.folder / safe_name(client) / f"{slot}.{round:06d}.npy", save)
+        write_atomically(self.folder / safe_name(client) / f"{slot}.{round:06d}.npy", save, flush=False)
         # The one before is what a run stopped in this round goes back to; older ones have no reader.
         for _, path in self._files(client, slot)[:-2]:
             path.unlink(missing_ok=True)

@@ -22,10 +22,10 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    local_epochs: Annotated[int, Field(ge=0)] = 1
-    batch_size: Annotated[int, Field(ge=1)] = 32
+    local_epochs: Annotated[int, Field(ge=0)] = 2
+    batch_size: Annotated[int, Field(ge=1)] = 16
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
     schedule: Literal["constant", "cyclic"] = "constant"

@@ -19,7 +19,6 @@ are often cut into pieces of it.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import eigh
 
 from fedclade.clustering.labels import in_order
 
@@ -78,9 +77,8 @@ def separation(distances: np.ndarray, labels: np.ndarray) -> float:
 def silhouettes(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """For each client, how much nearer its own cluster is than the next, -1 to 1; 0 for a client alone."""
     clients, sizes = np.arange(len(labels)), np.bincount(labels)
-    belongs = np.zeros((len(labels), len(sizes)))
-    belongs[clients, labels] = 1.0
-    totals = distances @ belongs
+    starts = np.cumsum(sizes) - sizes
+    totals = np.add.reduceat(distances[np.argsort(labels, kind="stable")], starts, axis=0).T  # (clients, clusters)
     own = totals[clients, labels] / np.maximum(sizes[labels] - 1, 1)
     means = totals / sizes
     means[clients, labels] = np.inf
@@ -97,7 +95,7 @@ def principal_axes(distances: np.ndarray, n_axes: int) -> np.ndarray:
     """
     squares = -0.5 * np.asarray(distances, dtype=np.float64) ** 2
     products = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
-    count = len(products)
-    spreads, directions = eigh(products, subset_by_index=(count - n_axes, count - 1))
+    spreads, directions = np.linalg.eigh(products)
+    spreads, directions = spreads[-n_axes:], directions[:, -n_axes:]
     spreads[spreads < 1e-12 * spreads.max()] = 0.0  # rounding, and what no Euclidean distances could have
     return (directions * np.sqrt(np.maximum(spreads, 0.0))).T[::-1]

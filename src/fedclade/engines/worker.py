@@ -1,6 +1,7 @@
 """A worker process: it loads the workbench once, then does pieces of work until its connection closes."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -8,9 +9,12 @@ import sys
 from multiprocessing.connection import Client
 from pathlib import Path
 
+PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
+
 
 def main(address: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which then closes the connection
+    end_with_parent(Path(folder))
     import torch
 
     from fedclade.clients.work import load_workbench
@@ -28,8 +32,25 @@ def main(address: str, folder: str) -> None:
             result = work.do(bench, round)
             with contextlib.suppress(OSError):  # the main process is gone: the next recv will say so
                 connection.send(result)
-    # The main process has ended, or was killed and could not clear the shared files away.
-    rows = Path(folder, "x.npy")
+    clear(Path(folder))
+
+
+def end_with_parent(folder: Path) -> None:
+    """Stop at once when the main process is killed: a resumed run must not meet a worker of the old one."""
+
+    def end(number: int, frame: object) -> None:
+        clear(folder)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    set_option = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
+    if set_option is not None:
+        set_option(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def clear(folder: Path) -> None:
+    """Take the shared files away: a main process that was killed could not."""
+    rows = folder / "x.npy"
     if rows.is_symlink():
         shutil.rmtree(rows.resolve().parent, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)

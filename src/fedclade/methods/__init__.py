@@ -4,12 +4,14 @@ from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
+from fedclade.methods.cfl import CFL
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedgroup import FedGroup
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
 from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
+from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
@@ -22,6 +24,8 @@ METHODS: dict[str, type[Method]] = {
     "fedprox": FedProx,
     "fednova": FedNova,
     "fedclust": FedClust,
+    "hicfl": HiCFL,
+    "cfl": CFL,
     "ifca": IFCA,
     "adacfl": AdaCFL,
     "fedsccs": FedSCCS,

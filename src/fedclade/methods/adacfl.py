@@ -79,7 +79,7 @@ class AdaCFL(Method):
         return self.settle(clusters, set(roster.clients) - set(clients), roster, ask)
 
     def preclustered(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[TrainedClients, np.ndarray]:
-        """Those whose labels are known to be spread in some way, and in which group that puts them."""
+        """Those who told how their labels are spread, and the pre-cluster of each."""
         if not self.precluster:
             return trained, np.zeros(len(trained), np.int64)
         told = ask(Describe("class-entropy"), to=trained.clients, phase="cluster")
@@ -146,7 +146,7 @@ def merge_within(
     # A wall between the groups, higher than any merge inside one can be (Ward's heights grow with the clusters).
     wall = 2.0 * (distances.max() or 1.0) * (np.sqrt(len(groups)) if linkage == "ward" else 1.0)
     tree = linkage_tree(np.where(same, distances, wall), linkage)
-    return cut(tree, threshold=min(threshold, wall / 2)), tree
+    return cut(tree, threshold=min(threshold, 0.75 * wall)), tree
 
 
 def automatic_threshold(distances: np.ndarray, linkage: str) -> float:

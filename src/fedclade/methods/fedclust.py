@@ -29,10 +29,11 @@ class FedClust(Method):
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     n_clusters: Annotated[int, Field(ge=1)] | None = None  # a target number in place of the threshold
     linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
+    layers: Literal["head", "all"] = "head"  # what is compared: the last layer, or (the paper's ablation) all weights
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def start(self, roster: Roster, ask: Ask) -> Clusters:
-        heads = ask(Train(roster.initial, upload="head"), to=roster.clients, phase="cluster")
+        heads = ask(self.first_training(roster), to=roster.clients, phase="cluster")
         if not len(heads):
             raise FedcladeError("no client answered the clustering round: mend the clients and run again")
         distances = distance_matrix(heads.stack())
@@ -45,13 +46,16 @@ class FedClust(Method):
         centres = {k: heads.of(members).stack().mean(0) for k, members in clusters.members.items()}
         return self.settle(clusters.noting(centres=centres), heads.failures, roster, ask)
 
+    def first_training(self, roster: Roster) -> Train:
+        return Train(roster.initial, upload="head" if self.layers == "head" else None)
+
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         clusters = self.resettle(clusters, roster, ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)})
         return clusters.averaged(trained)
 
     def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
-        heads = ask(Train(roster.initial, upload="head"), to=roster.clients, phase="place")
+        heads = ask(self.first_training(roster), to=roster.clients, phase="place")
         near = {
             client: {
                 k: float(np.linalg.norm(answer.weights - centre)) for k, centre in clusters.notes["centres"].items()

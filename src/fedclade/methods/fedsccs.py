@@ -31,7 +31,8 @@ from fedclade.errors import FedcladeError, listed
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
 from fedclade.models.weights import Layout
 
-MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then, and every client's outputs must be kept
+MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then, and each model's outputs on them take memory
+KEPT_ROWS = 1000  # on which newcomers will be compared: these stay in every checkpoint
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -148,7 +149,9 @@ class FedSCCS(SelectingClusters):
             raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
         similarity = cka_matrix(list(outputs.values()))
         labels = ward_clusters(similarity, self.n_clusters, list(outputs), f"CKA of {self.layer}", ask)
-        return labels, {"probe": probe, "outputs": by_cluster(labels, outputs)}
+        some = slice(None, None, -(-len(probe) // KEPT_ROWS))
+        known = by_cluster(labels, {client: values[some] for client, values in outputs.items()})
+        return labels, {"probe": probe[some], "outputs": known}
 
     def probe_set(self, roster: Roster, ask: Ask) -> np.ndarray:
         """The rows on which all models answer."""

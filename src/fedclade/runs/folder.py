@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.errors import FedcladeError, listed
-from fedclade.files import write_atomically, write_json
+from fedclade.files import flush_all, write_atomically, write_json
 from fedclade.runs import packing
 
 if TYPE_CHECKING:
@@ -152,9 +152,10 @@ class RunFolder:
             if rows:
                 frame = pd.DataFrame(rows)
                 path = self.path / "parts" / f"{round:06d}.{name}.parquet"
-                write_atomically(path, partial(frame.to_parquet, index=False))
+                write_atomically(path, partial(frame.to_parquet, index=False), flush=False)
         for name, record in records.items():
-            packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record)
+            packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
+        flush_all(self.path)
         packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
         for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ from fedclade.files import write_atomically
 ARRAY, PAIRS = "@array", "@pairs"
 
 
-def save(path: Path, value: Any) -> None:
+def save(path: Path, value: Any, *, flush: bool = True) -> None:
     arrays: dict[str, np.ndarray] = {}
     text = json.dumps(_flat(value, arrays, {}), allow_nan=True)
-    write_atomically(path, lambda part: save_tensors(part, arrays, {"value": text}))
+    write_atomically(path, lambda part: save_tensors(part, arrays, {"value": text}), flush=flush)
 
 
 def save_tensors(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str] | None = None) -> None:

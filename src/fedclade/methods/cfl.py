@@ -1,0 +1,102 @@
+"""CFL: when the shared model stands still but single clients still pull at it, they want different things: split.
+
+Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
+Constraints", IEEE TNNLS 2021. Others call it FMTL or MTCFL. HiCFL's paper (see `hicfl`) also runs it with model
+stability in place of the norms (`trigger = "stability"`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.asking import Ask, TrainedClients
+from fedclade.clients.tasks import Train
+from fedclade.clustering.bipartition import bipartition, cross_similarity
+from fedclade.clustering.similarity import cosine_matrix, informative
+from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.splitting import ENOUGH, Splitting, View
+
+
+class CFL(Splitting):
+    about: ClassVar[About] = About(
+        "splits a cluster when its model stands still and its clients do not", "Sattler et al. 2021", "the number too"
+    )
+
+    trigger: Literal["norms", "stability"] = "norms"
+    eps1: Annotated[float, Field(gt=0)] = 0.4  # the mean update of a cluster that stands still is shorter
+    eps2: Annotated[float, Field(ge=0)] = 1.6  # the longest update of clients that want more is longer
+    min_round: Annotated[int, Field(ge=0)] = 20  # no split up to this round, as in the authors' code
+    linkage: Literal["complete", "single"] = "complete"  # "single" is the paper's optimum, "complete" the authors' code
+    gamma: Annotated[float, Field(ge=0, lt=1)] | None = None  # gate: see `parted`
+    weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
+    min_size: Annotated[int, Field(ge=2)] = 3
+    quorum: Annotated[float, Field(gt=0, le=1)] = 1.0
+    stale: Annotated[int, Field(ge=1)] | None = 10
+
+    @property
+    def depth(self) -> int:
+        return super().depth if self.trigger == "stability" else 1
+
+    @property
+    def enough(self) -> int:
+        return ENOUGH if self.trigger == "stability" else 1
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        chosen = self.sample(roster)
+        clusters = self.resettle(clusters, roster.only(chosen), ask)
+        trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
+        if self.weighting == "uniform":
+            trained = TrainedClients({c: replace(a, n_samples=1) for c, a in trained.items()}, trained.failures)
+        clusters = self.remembered(clusters, trained, roster)
+        norms, looks = {}, []
+        for cluster in sorted(clusters.members):
+            norms[cluster] = self.norms(clusters, cluster, roster)
+            view = self.view(clusters, cluster, roster)
+            if view is not None and self.is_due(view, norms[cluster], roster):
+                clusters, look = self.parted(clusters, cluster, view, norms[cluster], roster)
+                looks.append({"cluster": cluster, **look})
+        ask.record("norms", clusters=list(norms), mean=[n["mean"] for n in norms.values()], max=[n["max"] for n in norms.values()])
+        if looks:
+            ask.record("similarity", tests=looks)
+        # A cluster that has just been split: each side already goes its own way with this round's updates.
+        return clusters.averaged(trained)
+
+    def norms(self, clusters: Clusters, cluster: int, roster: Roster) -> dict[str, float]:
+        """Length of the mean and of the longest update of this round; older updates say nothing of this model."""
+        memory = clusters.notes["memory"]
+        now = [memory[c] for c in clusters.members[cluster] if c in memory and memory[c]["rounds"][-1] == roster.round]
+        if not now:
+            return {"mean": np.nan, "max": np.nan}
+        updates = np.stack([past["updates"][-1] for past in now]).astype(np.float64)
+        mean = np.average(updates, axis=0, weights=[past["samples"] for past in now])
+        return {"mean": float(np.linalg.norm(mean)), "max": float(np.linalg.norm(updates, axis=1).max())}
+
+    def is_due(self, view: View, norms: Mapping[str, float], roster: Roster) -> bool:
+        if self.trigger == "stability":
+            return self.is_test(roster.round) and bool(self.stable_layers(view, roster))
+        return roster.round > self.min_round and norms["mean"] < self.eps1 and norms["max"] > self.eps2
+
+    def parted(
+        self, clusters: Clusters, cluster: int, view: View, norms: Mapping[str, float], roster: Roster
+    ) -> tuple[Clusters, dict[str, Any]]:
+        """The cluster in two, if the two are unlike enough.
+
+        With a gate `gamma` they are when the largest cosine between them is below sqrt((1 - gamma) / 2), which tells
+        the sides apart for sure if no update differs from its side's mean by more than gamma times that mean. Stability
+        knows no end by itself, so there the gate is always shut at 0.
+        """
+        updates = view.watch.seen(view.latest, None)
+        similarity = cosine_matrix(updates)
+        labels = bipartition(similarity, self.linkage, informative(updates))
+        across = cross_similarity(similarity, labels)
+        look = {"clients": list(view.members), "matrix": similarity, "labels": labels, "across": across}
+        gamma = 0.0 if self.gamma is None and self.trigger == "stability" else self.gamma
+        if labels.max() == 0 or (gamma is not None and across >= np.sqrt((1 - gamma) / 2)):
+            return clusters, look
+        rows = [np.flatnonzero(labels == side) for side in (0, 1)]
+        why = {"rule": self.trigger, "across": across, "mean_norm": norms["mean"], "max_norm": norms["max"]}
+        sides, vectors = [view.names(side) for side in rows], [updates[side] for side in rows]
+        return self.divided(clusters, cluster, sides, vectors, clusters.models[cluster], roster, **why), look

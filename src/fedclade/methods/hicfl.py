@@ -1,0 +1,353 @@
+"""HiCFL: a cluster is split in two as soon as some layer's updates have become stable, long before training converges.
+
+Gong, Xing, Liu, Xi and Chen, "Towards Hierarchical Clustered Federated Learning With Model Stability on Mobile Devices",
+IEEE TMC 2024.
+
+Two rules say when and where a cluster is split:
+
+- `rule = "paper"`: when some layer of every member turns steadily (eqs. 12-15). The most stable member is the reference;
+  whoever's update has a positive cosine with it stays on its side (eqs. 17, 18). On real data this hardly ever happens:
+  some member always has a noisy round, and early in training all updates share a direction.
+- `rule = "agreement"` (the default, ours): when the picture of who is near whom repeats itself from round to round. Then
+  the rule that all methods share says whether the window's mean directions form groups: see `by_agreement`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.asking import Ask
+from fedclade.clients.tasks import Train
+from fedclade.clustering.automatic import silhouettes
+from fedclade.clustering.bipartition import consistency, references, sign_split
+from fedclade.clustering.hierarchy import agglomerate, linkage_tree
+from fedclade.clustering.similarity import cosine, cosine_matrix, distance_matrix, informative
+from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.splitting import ENOUGH, Look, Splitting, View, born, moved, of_rate
+from fedclade.models.weights import average
+
+REOPENS = 0.8  # a finished cluster is looked at again when its consistency falls below this share of what it was
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a cluster falls apart, and what shows it."""
+
+    layer: str
+    labels: np.ndarray  # (members,) the part of each: two, or more that are split off one after the other
+    vectors: np.ndarray  # (members, numbers) the directions that were compared
+    ranking: np.ndarray  # members, the best reference first
+    rule: str
+    look: Look = "whole"
+    score: float | None = None
+
+    def shown(self, cluster: int, view: View) -> dict[str, Any]:
+        """What a report can draw of it."""
+        reference = int(self.ranking[0])
+        return {
+            "cluster": cluster,
+            "layer": self.layer,
+            "look": self.look,
+            "clients": list(view.members),
+            "labels": self.labels,
+            "matrix": cosine_matrix(self.vectors),
+            "reference": view.members[reference],
+            "similarity": cosine(self.vectors[reference], self.vectors),
+        }
+
+
+@dataclass
+class Diary:
+    """What the tests of a cluster have shown so far."""
+
+    fired: int  # the last round in which the trigger fired, at first that in which the cluster was made
+    attempts: int = 0  # tests that found the cluster in one piece
+    consistent: int = 0  # tests in a row in which its updates agreed
+    norms: tuple[float, float] | None = None  # of the mean and the longest update at the last test
+    median: float | None = None  # of its members' stability at the last test
+    finished: tuple[str, ...] | None = None  # its members when it was found to be finished
+    reopens_below: float = 0.0  # of consistency
+
+
+class HiCFL(Splitting):
+    about: ClassVar[About] = About(
+        "splits clusters in two once a layer's updates are stable", "Gong et al. 2024", "the number too"
+    )
+
+    rule: Literal["agreement", "paper"] = "agreement"
+    agreement: Annotated[float, Field(ge=-1, le=1)] = 0.5  # ours: a layer's picture is stable from here on
+    split: Literal["sign", "centered-sign"] = "sign"  # paper: compare updates as they are, or less their mean
+    reference: Literal["stable", "random"] = "stable"
+    references: Annotated[int, Field(ge=1)] = 3  # paper: clients to try as reference at one test
+    patience: Annotated[int, Field(ge=0)] = 0  # paper: rounds until a plateau of stability will do; 0: it never does
+    stop: Literal["consistency", "norms", "window"] = "consistency"
+    rho_stop: Annotated[float, Field(gt=0, le=1)] | None = None  # consistency; None: 0.95, or 0.85 for centred signs
+    eps1: Annotated[float, Field(gt=0)] = 0.4  # norms: split only if the mean update is shorter than this
+    eps2: Annotated[float, Field(ge=0)] = 1.6  # and the longest update is longer than this, as in CFL
+    attempts: Annotated[int, Field(ge=1)] = 3  # a cluster is finished that was found in one piece so often
+    order: Literal["aggregate-first", "split-first"] = "aggregate-first"
+    variant: Literal["plain", "fine-grained", "personalised", "re-organised"] = "plain"  # once all is finished
+    misplace: Annotated[float, Field(ge=0, lt=1)] = 0.0  # experiment: the share of clients put into a wrong cluster
+    misplace_round: Annotated[int, Field(ge=1)] = 5
+
+    @property
+    def depth(self) -> int:
+        return super().depth if self.rule == "paper" else max(ENOUGH, self.window)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        chosen = self.sample(roster)
+        clusters = self.resettle(clusters, roster.only(chosen), ask)
+        trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
+        before = clusters.models
+        clusters = self.remembered(clusters, trained, roster)
+        if self.order == "aggregate-first":
+            clusters = clusters.averaged(trained)
+        if self.is_test(roster.round):
+            clusters = self.tested(clusters, before, roster, ask)
+        if self.order == "split-first":
+            clusters = clusters.averaged(trained)
+        if self.variant == "re-organised" and self.is_complete(clusters) and "merged" not in clusters.notes:
+            clusters = reorganised(clusters, before)
+        return self.misplaced(clusters, roster)
+
+    # A test: shall clusters be split?
+
+    def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], roster: Roster, ask: Ask) -> Clusters:
+        """Look at every cluster, and split those that fall apart."""
+        views = {cluster: self.view(clusters, cluster, roster) for cluster in sorted(clusters.members)}
+        seen = {cluster: view for cluster, view in views.items() if view is not None}
+        self.record_stability(seen, roster, ask)
+        refine = self.variant in ("fine-grained", "personalised") and self.is_complete(clusters)
+        if refine and clusters.notes.get("refined") and self.variant == "fine-grained":
+            return clusters
+        looks = []
+        for cluster, view in seen.items():
+            if refine:
+                found = self.forced(view)
+            else:
+                clusters, found = self.tried(clusters, cluster, view, roster)
+            if found is not None:
+                looks.append(found.shown(cluster, view))
+                clusters = self.split_along(clusters, cluster, found, view, before[cluster], roster)
+        if looks:
+            ask.record("similarity", tests=looks)
+        return clusters.noting(refined=True) if refine else clusters
+
+    def tried(self, clusters: Clusters, cluster: int, view: View, roster: Roster) -> tuple[Clusters, Found | None]:
+        """Where a cluster falls apart, if it is not finished and does, and the clusters with its diary kept."""
+        diaries = clusters.notes.get("diaries", {})
+        diary = Diary(**diaries[cluster]) if cluster in diaries else Diary(born(clusters, cluster))
+        rho, members = consistency(view.latest, view.samples), clusters.members[cluster]
+        if diary.finished is not None and (rho < diary.reopens_below or set(members) - set(diary.finished)):
+            diary = Diary(roster.round)
+        found = None
+        if diary.finished is None:
+            found = self.by_paper(view, diary, rho, roster) if self.rule == "paper" else self.by_agreement(view, diary)
+            if found is None and (diary.attempts >= self.attempts or diary.consistent >= self.window):
+                # Consistency falls by itself as training goes on, so it says little of clusters that agree otherwise.
+                diary.finished, diary.reopens_below = members, REOPENS * rho if self.rule == "paper" else 0.0
+        return clusters.noting(diaries={**diaries, cluster: asdict(diary)}), found
+
+    def is_complete(self, clusters: Clusters) -> bool:
+        """Whether no cluster is left that might be split."""
+        diaries = clusters.notes.get("diaries", {})
+        is_finished = [len(clusters.members[k]) < self.min_size or diaries.get(k, {}).get("finished") for k in clusters.members]
+        return bool(clusters.notes.get("refined")) or all(is_finished)
+
+    def record_stability(self, views: Mapping[int, View], roster: Roster, ask: Ask) -> None:
+        if views:
+            ask.record(
+                "stability",
+                clients=[client for view in views.values() for client in view.members],
+                clusters=[cluster for cluster, view in views.items() for _ in view.members],
+                layers=list(self.watch(roster).shapes),
+                values=np.concatenate([view.stability for view in views.values()]),
+                epsilon=of_rate(self.epsilon, roster),
+            )
+
+    # Our rule
+
+    def by_agreement(self, view: View, diary: Diary) -> Found | None:
+        """Groups, if the picture of who is near whom is stable and shows any.
+
+        Layers are asked from the output down: the last one shows most, and earlier than the others. Each is looked at
+        as a whole, where the frequent classes of a client speak loudest, and unit by unit, where every class (or
+        filter) has the same say; of two answers the clearer one is taken.
+        """
+        for column, layer in reversed(list(enumerate(view.layers))):
+            answers = []
+            for look, directions in looks_at(view, layer):
+                known = informative(directions).all(axis=0)
+                if known.sum() < 3 or agreement(directions[:, known]) < self.agreement:
+                    continue
+                vectors = directions.mean(axis=0)
+                distances = distance_matrix(vectors[known])
+                labels, _ = agglomerate(distances, "ward", threshold="auto")
+                if labels.max() > 0:
+                    score = float(silhouettes(distances, labels).mean())
+                    everyone = np.full(len(known), np.argmax(np.bincount(labels)))
+                    everyone[known] = labels
+                    ranking = references(view.stability[:, column], len(known))
+                    answers.append(Found(layer, everyone, vectors, ranking, "agreement", look, score))
+            if answers:
+                return max(answers, key=lambda found: found.score)
+        diary.attempts += 1
+        return None
+
+    # The paper's rule
+
+    def by_paper(self, view: View, diary: Diary, rho: float, roster: Roster) -> Found | None:
+        """Two sides by the sign of the cosine with a stable client, if a layer is stable."""
+        norms = lengths(view)
+        self.stopping(diary, rho, norms)
+        stable = self.stable_layers(view, roster) or self.plateau(view, diary, roster)
+        pulled = norms[0] < self.eps1 and norms[1] > self.eps2
+        if diary.consistent >= self.window or not stable or (self.stop == "norms" and not pulled):
+            return None
+        diary.fired = roster.round
+        column = view.layers.index(stable[0])
+        updates = view.latest[:, view.watch.places[stable[0]]].astype(np.float64)
+        if self.split == "centered-sign":
+            updates = updates - updates.mean(axis=0)
+        ranking = self.ranked(view.stability[:, column], informative(updates), roster)
+        for place, reference in enumerate(ranking[: self.references]):
+            stays = sign_split(updates, int(reference))
+            if not stays.all():
+                order = np.roll(ranking, -place)
+                return Found(stable[0], (~stays).astype(int), view.watch.seen(view.latest, stable[0]), order, "paper")
+        diary.attempts += 1
+        return None
+
+    def ranked(self, values: np.ndarray, known: np.ndarray, roster: Roster) -> np.ndarray:
+        """The members that can be the reference, the best first."""
+        if self.reference == "random":
+            return roster.random("reference").permutation(np.flatnonzero(known))
+        ranking = references(values, len(values))
+        return ranking[known[ranking]]
+
+    def stopping(self, diary: Diary, rho: float, norms: tuple[float, float]) -> None:
+        """Count the tests in a row in which the cluster's updates agreed, by the stop rule."""
+        level = self.rho_stop or (0.85 if self.split == "centered-sign" else 0.95)
+        if self.stop == "consistency":
+            diary.consistent = diary.consistent + 1 if rho >= level else 0
+        elif self.stop == "window" and diary.norms is not None and np.allclose(norms, diary.norms, rtol=0.05, atol=0):
+            diary.consistent = self.window
+        diary.norms = norms
+
+    def plateau(self, view: View, diary: Diary, roster: Roster) -> list[str]:
+        """The most stable layer, if after long waiting stability has at least stopped falling."""
+        means = [np.nanmean(v) if not np.isnan(v).all() else np.inf for v in view.stability.T]
+        best = int(np.argmin(means))
+        last, diary.median = diary.median, float(np.nanmedian(view.stability[:, best])) if means[best] < np.inf else None
+        if not self.patience or last is None or diary.median is None or roster.round - diary.fired < self.patience:
+            return []
+        return [view.layers[best]] if abs(diary.median - last) < 0.1 * diary.median else []
+
+    def forced(self, view: View) -> Found | None:
+        """Two sides whether the cluster falls apart or not, by the paper's reference; None if all are the same."""
+        means = [np.nanmean(v) if not np.isnan(v).all() else np.inf for v in view.stability.T]
+        if min(means) == np.inf:
+            return None
+        layer = view.layers[int(np.argmin(means))]
+        ranking = references(view.stability[:, int(np.argmin(means))], len(view.members))
+        stays = sign_split(view.latest[:, view.watch.places[layer]], int(ranking[0]), forced=True)
+        vectors = view.watch.seen(view.latest, layer)
+        return None if stays.all() else Found(layer, (~stays).astype(int), vectors, ranking, self.variant)
+
+    # Splitting, and mistakes on purpose
+
+    def split_along(
+        self, clusters: Clusters, cluster: int, found: Found, view: View, model: np.ndarray, roster: Roster
+    ) -> Clusters:
+        """Split a cluster in two, and its sides again, until every part found is a cluster of its own."""
+        waiting = [(cluster, np.arange(len(view.members)))]
+        while waiting:
+            parent, rows = waiting.pop(0)
+            if (found.labels[rows] == found.labels[rows[0]]).all():
+                continue
+            sides = [rows[side] for side in halves(found.vectors[rows], found.labels[rows])]
+            reference = next(view.members[row] for row in found.ranking if row in rows)
+            means = [found.vectors[side].mean(axis=0, keepdims=True) for side in sides]
+            why = {"rule": found.rule, "reference": reference, "score": found.score}
+            names = [view.names(side) for side in sides]
+            clusters = self.divided(
+                clusters, parent, names, means, model, roster, layer=found.layer, look=found.look, **why
+            )
+            waiting += zip(clusters.tree[-1]["children"], sides, strict=True)
+        return clusters
+
+    def misplaced(self, clusters: Clusters, roster: Roster) -> Clusters:
+        """For experiments: once, put some clients into clusters where they do not belong."""
+        due = self.misplace > 0 and roster.round >= self.misplace_round and len(clusters) > 1
+        if not due or "misplaced" in clusters.notes:
+            return clusters
+        random = roster.random("misplace")
+        count = round(self.misplace * len(roster.clients))
+        wrong = [roster.clients[k] for k in sorted(random.permutation(len(roster.clients))[:count])]
+        for client in wrong:
+            home = clusters.cluster_of[client]
+            others = sorted(k for k in clusters.members if k != home)
+            if len(clusters.members[home]) > 1:
+                clusters = moved(clusters, client, others[random.integers(len(others))])
+        return clusters.noting(misplaced=wrong)
+
+
+def looks_at(view: View, layer: str) -> Iterator[tuple[Look, np.ndarray]]:
+    """A layer's updates as directions (rounds, members, numbers), in every way to look at them."""
+    yield "whole", view.watch.seen(view.history, layer)
+    if view.watch.has_units(layer):
+        yield "units", view.watch.seen(view.history, layer, "units")
+
+
+def agreement(directions: np.ndarray) -> float:
+    """How well the distances between clients repeat: their mean correlation from one round to the next.
+
+    Clients with the same distribution are all equally far apart, up to noise, and noise does not repeat.
+    """
+    pairs = np.triu_indices(directions.shape[1], 1)
+    distances = np.stack([distance_matrix(round)[pairs] for round in directions])
+    distances -= distances.mean(axis=1, keepdims=True)
+    return float(cosine(distances[:-1], distances[1:]).mean())
+
+
+def halves(vectors: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+    """The rows on either side of the topmost merge of the tree that the labels are a cut of."""
+    first = {labels[0]}
+    if len(set(labels.tolist())) > 2:
+        top = linkage_tree(distance_matrix(vectors), "ward").labels_after(len(labels) - 2)
+        inside = {label for label in set(labels.tolist()) if top[labels == label].mean() < 0.5}
+        first = inside if inside < set(labels.tolist()) else first
+    return [np.flatnonzero(np.isin(labels, list(first))), np.flatnonzero(~np.isin(labels, list(first)))]
+
+
+def lengths(view: View) -> tuple[float, float]:
+    """Length of the cluster's mean update, and of the longest one."""
+    updates = view.latest.astype(np.float64)
+    mean = np.average(updates, axis=0, weights=view.samples)
+    return float(np.linalg.norm(mean)), float(np.linalg.norm(updates, axis=1).max())
+
+
+def reorganised(clusters: Clusters, before: Mapping[int, np.ndarray]) -> Clusters:
+    """Clusters whose models move the same way put together, once: the smaller joins the larger most like it.
+
+    Not if a third cluster moves with the smaller but against the larger.
+    """
+    moves = {k: clusters.models[k].astype(np.float64) - before[k] for k in clusters.members}
+    alike = {k: dict(zip(moves, cosine(moves[k], np.stack(list(moves.values()))).tolist(), strict=True)) for k in moves}
+    by_size = sorted(moves, key=lambda k: (len(clusters.members[k]), k))
+    merged: dict[int, int] = {}
+    for place, small in enumerate(by_size):
+        for large in sorted(by_size[place + 1 :], key=lambda k: (-alike[small][k], k)):
+            busy = {*merged, *merged.values()} & {small, large}
+            conflict = any(alike[small][k] > 0 and alike[large][k] < 0 for k in moves if k not in (small, large))
+            if alike[small][large] > 0 and not busy and not conflict:
+                merged[small] = large
+    memory, members, models = clusters.notes["memory"], dict(clusters.members), dict(clusters.models)
+    for small, large in merged.items():
+        rows = [sum(memory[c]["samples"] for c in members[k] if c in memory) for k in (small, large)]
+        models[large] = average([models.pop(small), models[large]], rows)
+        members[large] = (*members[large], *members.pop(small))
+    return replace(clusters, members=members, models=models).noting(merged=merged)
