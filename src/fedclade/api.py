@@ -1,13 +1,12 @@
 """Run a federation from Python: `run`, `resume`, and the `Result` that both give."""
 
-import functools
 import importlib.metadata
 import platform
 import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import Training
+from fedclade.clients.tasks import OWN, Evaluate, Training
 from fedclade.data import Federation, federation_of, fingerprint
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS, Method
+from fedclade.models.assigned import Networks, Spec, specs_of
 from fedclade.rounds import Loop, Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings, settings_from
@@ -36,7 +36,7 @@ def run(
     data: Any = "digits",
     *,
     method: str | Mapping[str, Any] | Method = "fedavg",
-    model: "str | Callable[..., nn.Module] | None" = None,
+    model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     training: Training | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     on_round: Callable[[Progress], None] | None = None,
@@ -51,7 +51,7 @@ def run(
     if out is not None:
         RunFolder(out).unused()  # known now, not after reading large data
     named: dict[str, Any] = {"data": data if isinstance(data, str) else OWN_DATA}
-    named["model"] = model if isinstance(model, str | None) else OWN_MODEL
+    named["model"] = None if model is None else _model_name(specs_of(model))
     own_method = method if isinstance(method, Method) else None
     named["method"] = _described(method) if isinstance(method, Method) else method
     if training is not None:
@@ -66,12 +66,13 @@ def run(
     federation = federation.limited(checked.rows, checked.seed)
     if isinstance(data, str) and checked.workers > 1:
         federation = federation.shared()
-    factory, model_name = _factory(model, federation)
-    checked = checked.model_copy(update={"model": model_name})
+    chosen = own_method or checked.make_method()
+    networks = _networks(model, chosen, federation)
+    checked = checked.model_copy(update={"model": _model_name(networks.specs)})
     temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
     folder = RunFolder.create(out if out is not None else Path(str(temporary)), record_of(checked, federation))
     try:
-        result = _go(folder, checked, federation, factory, own_method or checked.make_method(), on_round)
+        result = _go(folder, checked, federation, networks, chosen, on_round)
     except FedcladeError:
         folder.discard_unbegun()
         raise
@@ -87,7 +88,7 @@ def resume(
     workers: int | None = None,
     data_dir: Path | str | None = None,
     data: Any = None,
-    model: "str | Callable[..., nn.Module] | None" = None,
+    model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
     on_round: Callable[[Progress], None] | None = None,
 ) -> "Result":
@@ -119,13 +120,14 @@ def resume(
     federation = federation.limited(settings.rows, settings.seed)
     if fingerprint(federation) != record["fingerprint"]:
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
-    factory, _ = _factory(model or settings.model, federation)
+    method = method or settings.make_method()
+    networks = _networks(model or settings.model, method, federation)
     if rounds is not None:
         saved = folder.last_checkpoint()
         if saved is not None and saved[0] > rounds:
             raise FedcladeError(f"the run in {path} is past round {saved[0]} already: ask for more rounds than that")
         folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
-    return _go(folder, settings, federation, factory, method or settings.make_method(), on_round)
+    return _go(folder, settings, federation, networks, method, on_round)
 
 
 def load(path: Path | str) -> "Result":
@@ -150,13 +152,15 @@ def _described(method: Method) -> dict[str, Any]:
     return {"name": names.get(type(method), type(method).__name__), **method.model_dump(mode="json")}
 
 
-def _factory(model: Any, federation: Federation) -> "tuple[Callable[[], nn.Module], str]":
-    from fedclade import models
+def _networks(model: Any, method: Method, federation: Federation) -> Networks:
+    networks = method.networks(specs_of(model), federation.names, federation.input_shape, federation.n_classes)
+    for factory in networks.factories.values():
+        factory()  # a model that does not fit the data must be known now
+    return networks
 
-    spec = model if model is not None else models.default_model(federation.input_shape)
-    factory = functools.partial(models.make, spec, federation.input_shape, federation.n_classes)
-    factory()  # a model that does not fit the data must be known now
-    return factory, spec if isinstance(spec, str) else OWN_MODEL
+
+def _model_name(specs: Sequence[Spec]) -> str:
+    return ",".join(specs) if all(isinstance(spec, str) for spec in specs) else OWN_MODEL  # type: ignore[arg-type]
 
 
 def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
@@ -184,12 +188,12 @@ def _go(
     folder: RunFolder,
     settings: Settings,
     federation: Federation,
-    factory: "Callable[[], nn.Module]",
+    networks: Networks,
     method: Method,
     on_round: Callable[[Progress], None] | None,
 ) -> "Result":
     with folder:
-        engine = make_engine(folder, settings, method.arrange(federation), factory)
+        engine = make_engine(folder, settings, method.arrange(federation), networks)
         try:
             loop = Loop(
                 method,
@@ -218,30 +222,26 @@ def _go(
             loop.go(about)
         finally:
             engine.close()
-    return Result(folder, factory, method)
+    return Result(folder, networks, method)
 
 
-def make_engine(
-    folder: RunFolder, settings: Settings, federation: Federation, factory: "Callable[[], nn.Module]"
-) -> "Engine":
+def make_engine(folder: RunFolder, settings: Settings, federation: Federation, networks: Networks) -> "Engine":
     shared: dict[str, Any] = {"seed": settings.seed, "training": settings.training, "memory": folder.path / "clients"}
     if settings.engine == "flower-sim":
         from fedclade.engines.flower import FlowerSimulation
 
-        return FlowerSimulation(federation, factory, workers=settings.workers, timeout=settings.timeout, **shared)
+        return FlowerSimulation(federation, networks, workers=settings.workers, timeout=settings.timeout, **shared)
     from fedclade.engines.local import LocalEngine
 
-    return LocalEngine(federation, factory, workers=settings.workers, timeout=settings.timeout, **shared)
+    return LocalEngine(federation, networks, workers=settings.workers, timeout=settings.timeout, **shared)
 
 
 class Result:
     """What a run found. It reads from the run folder, so it costs nothing until asked."""
 
-    def __init__(
-        self, folder: RunFolder, factory: "Callable[[], nn.Module] | None" = None, method: Method | None = None
-    ) -> None:
+    def __init__(self, folder: RunFolder, networks: Networks | None = None, method: Method | None = None) -> None:
         self._folder = folder
-        self._factory = factory
+        self._networks = networks
         self._method = method
         self.summary: dict[str, Any] = folder.read_json("result.json")
 
@@ -297,19 +297,36 @@ class Result:
 
     def model_for(self, client: str) -> "nn.Module":
         """The model that serves a client, as a torch module."""
-        return self._module(self.weights_for(client))
+        from fedclade.models.weights import load as load_weights
+
+        task, _ = self._served(client)
+        return load_weights(self._network(client, task.through), self.weights_for(client)).eval()
 
     def own_model_of(self, client: str) -> "nn.Module":
         """The client's own last trained model, as a torch module."""
-        weights = Memory(self.path / "clients").read(client, "own")
-        if weights is None:
-            raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
-        return self._module(weights)
+        from fedclade.models.weights import load as load_weights
+
+        return load_weights(self._network(client), self._kept(client, OWN)).eval()
 
     def weights_for(self, client: str) -> np.ndarray:
         """The weights of the model that serves a client: the server's, completed by what the client keeps."""
+        from fedclade.models.weights import Layout, assembled
+
+        task, model = self._served(client)
+        if task.through:
+            return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
+        if not task.start:
+            return np.array(model)
+        kept = Memory(self.path / "clients").read(client, task.start)
+        weights = np.array(model if kept is None else kept)
+        if task.weights is not None:
+            place = Layout.from_json(self.summary["layout"]).select(task.layers)
+            weights[place] = task.weights[place]
+        return weights
+
+    def _served(self, client: str) -> tuple[Evaluate, np.ndarray]:
+        """The task that evaluates what serves a client, and the server's weights in it."""
         from fedclade.methods import Clusters
-        from fedclade.models.weights import Layout
 
         self.cluster_of(client)
         saved = self._folder.last_checkpoint()
@@ -318,29 +335,26 @@ class Result:
         state = saved[1]
         members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
         clusters = Clusters(members, state["models"], notes=state["notes"])
-        method = self._method or settings_from_record(self._folder.settings).make_method()
-        task = method.serve(clusters, client)
-        if not task.start:
-            return np.array(clusters.model_of(client) if task.weights is None else task.weights)
-        kept = Memory(self.path / "clients").read(client, task.start)
-        weights = np.array(clusters.model_of(client) if kept is None else kept)
-        if task.weights is not None:
-            place = Layout.from_json(self.summary["layout"]).select(task.layers)
-            weights[place] = task.weights[place]
+        task = self._its_method().serve(clusters, client)
+        return task, clusters.model_of(client) if task.weights is None else task.weights
+
+    def _its_method(self) -> Method:
+        return self._method or settings_from_record(self._folder.settings).make_method()
+
+    def _kept(self, client: str, slot: str) -> np.ndarray:
+        weights = Memory(self.path / "clients").read(client, slot)
+        if weights is None:
+            raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights
 
-    def _module(self, weights: np.ndarray) -> "nn.Module":
-        from fedclade.models import make
-        from fedclade.models.weights import load as load_weights
-
-        if self._factory is not None:
-            module = self._factory()
-        else:
+    def _network(self, client: str, through: str = "") -> "nn.Module":
+        if self._networks is None:
             record = self._folder.settings
-            spec = record["settings"]["model"]
-            if spec == OWN_MODEL:
+            model = record["settings"]["model"]
+            if model == OWN_MODEL:
                 raise FedcladeError(
                     "this run's model was given in Python: load the weights with result.weights_for(client)"
                 )
-            module = make(spec, tuple(record["input_shape"]), len(record["classes"]))
-        return load_weights(module, weights).eval()
+            shape, n_classes = tuple(record["input_shape"]), len(record["classes"])
+            self._networks = self._its_method().networks(specs_of(model), record["clients"], shape, n_classes)
+        return self._networks.make(client, through)

@@ -36,6 +36,7 @@ class Engine(Protocol):
     initial: np.ndarray
     input_shape: tuple[int, ...]  # of one row
     n_classes: int
+    network_of: Mapping[str, str]  # the networks of clients that train another than the clusters'
     facts: Mapping[str, Any]  # what a run records about it
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
@@ -131,11 +132,17 @@ class Ask:
                     self.trained[client] = answer
         return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
 
-    def server(self, tasks: Mapping[str, Predict]) -> Answers[Predicted]:
+    @overload
+    def server(self, tasks: Mapping[str, Train]) -> TrainedClients: ...
+    @overload
+    def server(self, tasks: Mapping[str, Predict]) -> Answers[Predicted]: ...
+
+    def server(self, tasks: Mapping[str, Any]) -> Any:
         """What the server works out by itself, one task for each name: nothing travels, so nothing is counted."""
         answers = dict(zip(tasks, self.engine.at_server(list(tasks.values()), self.round), strict=True))
         good, failures = self._checked(tasks, answers, "server")
-        return Answers(good, failures)  # type: ignore[arg-type]
+        is_training = all(isinstance(answer, Trained) for answer in good.values())
+        return (TrainedClients if is_training else Answers)(good, failures)  # type: ignore[arg-type]
 
     def _checked(
         self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure], phase: str

@@ -17,6 +17,8 @@ from fedclade.engines.local import LocalEngine
 from fedclade.errors import FedcladeError
 from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.methods import Clusters, Method, Roster
+from fedclade.models.assigned import specs_of
+from fedclade.models.weights import Layout, assembled
 from fedclade.runs.folder import RunFolder
 from fedclade.runs.packing import save_tensors
 
@@ -63,8 +65,6 @@ def place(
     `personalise` epochs on its own rows (0: it takes the model as it is). With `save`, the outcome and the models are
     kept in the run folder, under `placements/`.
     """
-    from fedclade import models
-
     folder = RunFolder.open(path)
     record, result = folder.settings, Result(folder)
     settings = settings_from_record(record)
@@ -82,8 +82,8 @@ def place(
         )
     if len(newcomers.classes) != len(record["classes"]):
         raise FedcladeError(f"the newcomers have {newcomers.n_classes} classes, the run {len(record['classes'])}")
-    factory = functools.partial(models.make, spec, newcomers.input_shape, len(record["classes"]))
     method = method or settings.make_method()
+    networks = method.networks(specs_of(spec), newcomers.names, newcomers.input_shape, len(record["classes"]))
     saved = folder.last_checkpoint()
     if saved is None:
         raise FedcladeError(f"{path} has no checkpoint: the models cannot be read")
@@ -91,15 +91,15 @@ def place(
     clusters = Clusters(members, saved[1]["models"], tuple(saved[1]["tree"]), saved[1]["notes"])
     with tempfile.TemporaryDirectory() as memory:
         engine = LocalEngine(
-            newcomers, factory, seed=settings.seed, training=settings.training, memory=Path(memory), workers=1
+            newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory), workers=1
         )
         try:
-            placed = _placed(method, clusters, engine, saved[0], personalise, factory)
+            placed = _placed(method, clusters, engine, saved[0], personalise)
         finally:
             engine.close()
     if save:
         for one in placed.values():
-            _keep(result.path / "placements", one, engine.layout.tensors(one.weights))
+            _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
 
 
@@ -109,7 +109,6 @@ def _placed(
     engine: LocalEngine,
     round: int,
     personalise: int,
-    factory: "Callable[[], nn.Module]",
 ) -> dict[str, Placed]:
     ask = Ask(engine)
     ask.round = round + 1
@@ -125,10 +124,13 @@ def _placed(
     settled = clusters
     for client, placement in placements.items():
         settled = settled.joined(client, placement.cluster, engine.initial)
-    served = ask({client: method.serve(settled, client) for client in engine.clients}, phase="measure")
-    starts = {client: settled.model_of(client) for client in engine.clients}
+    tasks = {client: method.serve(settled, client) for client in engine.clients}
+    served = ask(tasks, phase="measure")
+    starts = {client: _served(engine, settled, client, task) for client, task in tasks.items()}
     longer = training.model_copy(update={"local_epochs": personalise})
-    trained = ask({c: Train(starts[c], training=longer, save=OWN) for c in engine.clients}) if personalise else {}
+    # One with a network of its own has trained it to be placed, and the cluster's only reads what that puts out.
+    learners = [client for client, task in tasks.items() if personalise and not task.through]
+    trained = ask({client: Train(starts[client], training=longer, save=OWN) for client in learners})
     own = ask(Evaluate(start=OWN), to=list(trained), phase="measure")
     return {
         client: Placed(
@@ -139,10 +141,18 @@ def _placed(
             served[client].accuracy if client in served else None,
             own[client].accuracy if client in own else None,
             trained[client].weights if client in trained else starts[client],
-            factory,
+            functools.partial(engine.bench.networks.make, client, tasks[client].through),
         )
         for client, placement in placements.items()
     }
+
+
+def _served(engine: LocalEngine, clusters: Clusters, client: str, task: Evaluate) -> np.ndarray:
+    """The weights of the model that serves a newcomer."""
+    model, kept = clusters.model_of(client), engine.bench.memory.read(client, task.through) if task.through else None
+    if kept is None:
+        return model
+    return assembled(engine.bench.networks.make(client, task.through), own=kept, cluster=model)
 
 
 def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:

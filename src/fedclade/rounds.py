@@ -61,6 +61,7 @@ class Loop:
             self.seed,
             input_shape=engine.input_shape,
             n_classes=engine.n_classes,
+            network_of=engine.network_of,
         )
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}

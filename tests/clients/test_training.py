@@ -97,14 +97,23 @@ class Parabola:
 @pytest.mark.parametrize(("mu", "expected"), [(0.0, 0.19), (1.0, 0.18)])
 def test_proximal_term_pulls_to_where_training_began(mu: float, expected: float) -> None:
     """Two steps of 0.1 from 0: the term must not take the live weights for its centre (then it would vanish)."""
-    training = Training(learning_rate=0.1, batch_size=1, local_epochs=2)
+    training = Training(learning_rate=0.1, batch_size=1, local_epochs=2, momentum=0)
     job = Job(np.zeros(1, np.float32), np.zeros((2, 1), np.int64), proximal=mu)
     trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
     assert trained[0, 0] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(("meta", "expected"), [("first-order", 0.009), ("hessian-free", 0.0081)])
+def test_a_meta_step_looks_one_step_ahead(meta: str, expected: float) -> None:
+    """From 0 with inner rate 0.1 and outer rate 0.01; the Hessian is 1, so the full gradient is 0.9 times smaller."""
+    training = Training(learning_rate=0.01, inner_rate=0.1, meta=meta, batch_size=1, local_epochs=1)  # type: ignore[arg-type]
+    job = Job(np.zeros(1, np.float32), np.zeros((3, 1), np.int64))
+    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
+    assert trained[0, 0] == pytest.approx(expected, abs=2e-5)
+
+
 def test_linear_term_and_given_centre() -> None:
-    training = Training(learning_rate=0.1, batch_size=1)
+    training = Training(learning_rate=0.1, batch_size=1, momentum=0)
     centre, linear = np.full(1, 2, np.float32), np.full(1, 3, np.float32)
     job = Job(np.zeros(1, np.float32), np.zeros((1, 1), np.int64), 0.5, centre, linear)
     trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedclade.clustering.labels import check_partition, in_order, members
@@ -49,8 +49,9 @@ def test_scores_by_hand():
     assert clustering_accuracy([0, 0, 1, 1], [0, 1, 2, 3]) == 0.5
 
 
+@settings(max_examples=30)
 @given(labelings)
 def test_scores_do_not_care_about_names(labels):
-    renamed = in_order(labels)[::1] + 10
+    renamed = in_order(labels) + 10
     for score in (adjusted_rand, normalized_mutual_information, clustering_accuracy):
         assert score(labels, renamed) == pytest.approx(1)

@@ -13,7 +13,7 @@ ONE = Layout(("w",), ((1,),), 1)
 
 
 def roster(**training: float) -> Roster:
-    return Roster(("a", "b"), np.zeros(1, np.float32), ONE, Training(**training), 0)
+    return Roster(("a", "b"), np.zeros(1, np.float32), ONE, Training(**{"momentum": 0, **training}), 0)
 
 
 def sent(values: list[float], n_samples: list[int], steps: list[int] | None = None) -> TrainedClients:

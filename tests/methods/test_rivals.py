@@ -29,8 +29,8 @@ def test_planted_groups_are_found(name: str) -> None:
     assert result.accuracy["worst"] > 0.8
 
 
-@pytest.mark.parametrize("name", ["lg-fedavg", "fedper"])
-def test_personal_layers_serve_groups_that_one_model_cannot(name: str) -> None:
+@pytest.mark.parametrize("name", ["lg-fedavg", "fedper", "ditto"])
+def test_personal_parts_serve_groups_that_one_model_cannot(name: str) -> None:
     federation = planted(n_clients=8, rows=80)
     one = fedclade.run(federation, method="fedavg", model="mlp", training=TRAINING, rounds=6, workers=1)
     result = fedclade.run(federation, method=name, model="mlp", training=TRAINING, rounds=6, workers=1)
@@ -44,6 +44,22 @@ def test_personal_layers_serve_groups_that_one_model_cannot(name: str) -> None:
     history = result.history
     last = history[(history["round"] == 6) & (history["client"] == "c0")]
     assert right.mean() == pytest.approx(last["accuracy"].item())
+
+
+def test_per_fedavg_serves_groups_after_a_step_of_their_own() -> None:
+    federation = planted(n_clients=8, rows=80)
+    for variant in ("first-order", "hessian-free"):
+        method = {"name": "per-fedavg", "variant": variant, "inner_rate": 0.1, "outer_rate": 0.1, "adapt_epochs": 2}
+        result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=8, workers=1)
+        assert result.accuracy["worst"] > 0.8
+
+
+def test_ditto_sends_as_much_as_fedavg() -> None:
+    bytes_of = [
+        fedclade.run(planted(), method=method, model="mlp", rounds=2, workers=1).summary["bytes"]
+        for method in ("fedavg", "ditto")
+    ]
+    assert bytes_of[0] == bytes_of[1]
 
 
 def test_only_the_shared_layers_travel() -> None:
@@ -72,7 +88,7 @@ def test_ifca_chooses_by_training_rows_not_by_test_rows() -> None:
     assert honest.clusters == fooled.clusters
 
 
-@pytest.mark.parametrize("name", [*FINDERS, "lg-fedavg"])
+@pytest.mark.parametrize("name", [*FINDERS, "lg-fedavg", "ditto", "per-fedavg"])
 def test_stopped_and_resumed_is_the_same(tmp_path: Path, name: str) -> None:
     federation = planted()
     settings = dict(method={"name": name, **FINDERS.get(name, {})}, model="mlp", training=TRAINING, workers=1)

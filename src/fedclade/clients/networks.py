@@ -47,9 +47,10 @@ class PlainNetwork:
         x, y, scale = x[0][used], y[0][used], scale[0][used]
         self.module.train()
         self.grads.zero_()
-        losses = nn.functional.cross_entropy(self.module(x), y, reduction="none")
-        loss = (losses * scale).sum()
-        loss.backward()
+        with torch.enable_grad():
+            losses = nn.functional.cross_entropy(self.module(x), y, reduction="none")
+            loss = (losses * scale).sum()
+            loss.backward()
         return loss.detach().view(1)
 
 

@@ -31,6 +31,9 @@ class Training(BaseModel):
     schedule: Literal["constant", "cyclic"] = "constant"
     base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
     step_size: Annotated[int, Field(ge=1)] | None = None  # steps of half a cycle; None: those of two epochs
+    # A meta step looks for weights from which one step of `inner_rate` does well (Per-FedAvg)
+    meta: Literal["none", "first-order", "hessian-free"] = "none"
+    inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Train:
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
+    then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
+    # Where it has a proximal term, its centre is what was sent (Ditto).
 
     @property
     def candidates(self) -> tuple[np.ndarray, ...]:
@@ -66,9 +71,7 @@ class Evaluate:
     start: str = ""
     on: Literal["test", "train"] = "test"
     adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
-    through: str = (
-        ""  # `weights` are of the clusters' network, which reads the class probabilities of this slot's model
-    )
+    through: str = ""  # `weights` are of the clusters' network, which reads the probabilities of this slot's model
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Trained:
     n_samples: int
     steps: int
     loss: float  # mean training loss over the steps
-    chosen: int = 0  # which of several candidates it started from
+    chosen: int | None = None  # which of several candidates it started from
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def scalars_of(message: Task | Answer) -> int:
     """How many single numbers travel beside the arrays (sample counts, losses): four bytes each in the ledger."""
     match message:
         case Trained():
-            return 1 if len(message.weights) else 0
+            return (1 if len(message.weights) else 0) + (message.chosen is not None)
         case Evaluated():
             return 3
     return 0

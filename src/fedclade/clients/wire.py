@@ -26,7 +26,7 @@ KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (Train, Evaluate, Predict, Describe, Trained, Evaluated, Predicted, Described, Failure)
 }
-ARRAY = "@array"
+ARRAY, MESSAGE = "@array", "@message"
 
 
 def encode(message: Task | Answer | Failure, layout: Layout) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -39,6 +39,8 @@ def encode(message: Task | Answer | Failure, layout: Layout) -> tuple[dict[str, 
                 return {ARRAY: len(arrays) - 1}
             case Training():
                 return value.model_dump()
+            case Train():
+                return {MESSAGE: {field.name: packed(getattr(value, field.name)) for field in fields(value)}}
             case Mapping():
                 return {str(key): packed(item) for key, item in value.items()}
             case tuple() | list():
@@ -60,6 +62,9 @@ def decode(header: Mapping[str, Any], arrays: Sequence[np.ndarray], layout: Layo
 
     def whole(value: Any) -> Any:
         match value:
+            case {"@message": dict(inner)}:
+                values = {key: whole(item) for key, item in inner.items()}
+                return Train(**values | {"training": Training(**values["training"]) if values["training"] else None})
             case {"@array": int(place)}:
                 return np.array(arrays[place])  # a copy, which can be written to
             case dict():

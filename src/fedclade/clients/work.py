@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -186,8 +186,17 @@ class Workbench:
                 self.memory.write(client, task.save, weights, round)
             sent = weights[:0] if task.upload == "nothing" else weights[network.layout.select(task.upload)]
             steps = len(job.batches)
-            answers[client] = Trained(sent.copy(), len(rows[client]), steps, float(loss), chosen[client])
+            choice = chosen[client] if isinstance(task.weights, tuple) else None
+            answers[client] = Trained(sent.copy(), len(rows[client]), steps, float(loss), choice)
+        afterwards = {c: self._afterwards(t.then, t) for c, t in tasks.items() if t.then is not None}
+        for group in {then.training: 0 for then in afterwards.values()}:
+            self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _afterwards(self, then: Train, before: Train) -> Train:
+        """A further training, pulled to what was sent for the first one."""
+        centre = before.weights if isinstance(before.weights, np.ndarray) else None
+        return replace(then, upload="nothing", centre=then.centre if then.centre is not None else centre)
 
     def _rows(self, client: str, task: Train | Evaluate | Predict) -> Rows:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""

@@ -101,7 +101,7 @@ def _merged(
     if linkage == "weighted":
         return (to_a + to_b) / 2
     squares = (size_a + sizes) * to_a**2 + (size_b + sizes) * to_b**2 - sizes * height**2
-    return np.sqrt(squares / (size_a + size_b + sizes))
+    return np.sqrt(np.maximum(squares, 0.0) / (size_a + size_b + sizes))
 
 
 def _checked(distances: np.ndarray) -> np.ndarray:

@@ -55,6 +55,7 @@ class FlowerEngine:
     def __init__(self, grid: Any, bench: Workbench, timeout: float | None = None) -> None:
         self.grid, self.bench, self.timeout = grid, bench, timeout
         self.layout, self.initial = bench.layout, bench.initial
+        self.network_of = bench.networks.of
         self.clients = bench.federation.names
         self.input_shape, self.n_classes = bench.federation.input_shape, bench.federation.n_classes
         self.facts: Mapping[str, Any] = {"engine": "flower", **bench.facts}

@@ -5,6 +5,7 @@ on their number: every random stream is named by client and round, a client's nu
 it, and rows are evaluated in chunks of a fixed size.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -69,6 +70,7 @@ class LocalEngine:
         self.bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
         self.clients = federation.names
         self.layout, self.initial = self.bench.layout, self.bench.initial
+        self.network_of = self.bench.networks.of
         self.input_shape, self.n_classes = federation.input_shape, federation.n_classes
         self.workers = workers
         self.facts: Mapping[str, Any] = {"engine": "local", **self.bench.facts}
@@ -108,7 +110,7 @@ class LocalEngine:
         return [work.do(self.bench, round) for work in works]
 
     def _works(self, tasks: Mapping[str, Task]) -> list[Work]:
-        """Cut tasks into pieces of work, the longest first: clients that train together in as many groups as workers."""
+        """Cut tasks into pieces of work, the longest first; those who train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
         together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.bench.is_batched(c, t)]
@@ -192,7 +194,7 @@ class Pool:
             raise
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         environment = {**os.environ, **threads, "FEDCLADE_WORKER_KEY": self.key.hex()}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         command = [sys.executable, "-m", "fedclade.engines.worker", str(self.listener.address), str(self.folder)]
@@ -280,7 +282,5 @@ class Pool:
 def _end(pid: int) -> None:
     import signal
 
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
-    except ProcessLookupError:
-        pass

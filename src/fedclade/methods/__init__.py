@@ -5,6 +5,7 @@ from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.cfl import CFL
+from fedclade.methods.ditto import Ditto
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedgroup import FedGroup
@@ -15,6 +16,7 @@ from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
+from fedclade.methods.per_fedavg import PerFedAvg
 from fedclade.methods.shared_layers import FedPer, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
@@ -39,6 +41,8 @@ METHODS: dict[str, type[Method]] = {
     "fedgroup": FedGroup,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
+    "per-fedavg": PerFedAvg,
+    "ditto": Ditto,
 }
 
 

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import Evaluate, Training
 from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
+from fedclade.models import default_model
+from fedclade.models.assigned import Networks, Spec
 from fedclade.models.weights import Layout, average
 from fedclade.randomness import stream
 
@@ -31,6 +34,7 @@ class Roster:
     round: int = 0
     input_shape: tuple[int, ...] = ()  # of one row
     n_classes: int = 0
+    network_of: Mapping[str, str] = field(default_factory=dict)  # of clients that train another than the clusters'
 
     def only(self, clients: Iterable[str]) -> "Roster":
         """The same roster for some of the clients."""
@@ -154,6 +158,16 @@ class Method(BaseModel):
     def arrange(self, federation: Federation) -> Federation:
         """Who trains on what. Only Centralized changes it."""
         return federation
+
+    def networks(
+        self, models: Sequence[Spec], clients: Sequence[str], input_shape: tuple[int, ...], n_classes: int
+    ) -> Networks:
+        """The networks of a run, given the models that were named: by default one, which clients and clusters share."""
+        if len(models) > 1:
+            raise FedcladeError(
+                "models that are averaged must be of one kind: name one model, or use method 'fedstack'"
+            )
+        return Networks.shared(models[0] if models else default_model(input_shape), input_shape, n_classes)
 
     def start(self, roster: Roster, ask: Ask) -> Clusters:
         """The clusters before the first round."""

@@ -78,7 +78,7 @@ class HiCFL(Splitting):
     )
 
     rule: Literal["agreement", "paper"] = "agreement"
-    agreement: Annotated[float, Field(ge=-1, le=1)] = 0.5  # ours: a layer's picture is stable from here on
+    agreement: Annotated[float, Field(ge=-1, le=1)] = 0.75  # ours: from here on a layer's picture is stable
     split: Literal["sign", "centered-sign"] = "sign"  # paper: compare updates as they are, or less their mean
     reference: Literal["stable", "random"] = "stable"
     references: Annotated[int, Field(ge=1)] = 3  # paper: clients to try as reference at one test

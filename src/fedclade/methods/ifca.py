@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclade.asking import Ask
-from fedclade.clients.tasks import Train
+from fedclade.clients.tasks import Train, Trained
 from fedclade.methods.base import About, Clusters, Method, Roster
 from fedclade.models.weights import average
 
@@ -34,10 +34,10 @@ class IFCA(Method):
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         candidates = tuple(clusters.models[k] for k in range(self.n_clusters))
         trained = ask(Train(candidates), to=self.sample(roster))
-        choice = clusters.cluster_of | {client: answer.chosen for client, answer in trained.items()}
+        choice = clusters.cluster_of | {client: chosen_by(answer) for client, answer in trained.items()}
         models = dict(clusters.models)
         for cluster in models:
-            reports = [answer for answer in trained.values() if answer.chosen == cluster]
+            reports = [answer for answer in trained.values() if chosen_by(answer) == cluster]
             if reports:  # a model that nobody chose stays as it is, and may be chosen later
                 weights = [a.n_samples if self.weighting == "samples" else 1 for a in reports]
                 models[cluster] = average((a.weights for a in reports), weights)
@@ -45,3 +45,8 @@ class IFCA(Method):
             k: tuple(c for c in roster.clients if choice[c] == k) for k in np.unique(list(choice.values())).tolist()
         }
         return Clusters(members, models)
+
+
+def chosen_by(answer: Trained) -> int:
+    """The model that a client took."""
+    return answer.chosen or 0

@@ -5,8 +5,10 @@ what clusters hold is another one, which reads the class probabilities that thos
 """
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
@@ -22,11 +24,12 @@ class Networks:
 
     factories: Mapping[str, Callable[[], nn.Module]]
     of: Mapping[str, str] = field(default_factory=dict)  # the network of each client that has one of its own
+    specs: tuple[Spec, ...] = ()  # what clients train, as it was named
 
     @classmethod
     def shared(cls, spec: Spec, input_shape: Shape, n_classes: int) -> "Networks":
         """One network for everybody."""
-        return cls({"": functools.partial(make, spec, input_shape, n_classes)})
+        return cls({"": functools.partial(make, spec, input_shape, n_classes)}, specs=(spec,))
 
     @classmethod
     def stacked(
@@ -35,16 +38,30 @@ class Networks:
         """Clients train these networks by turns; clusters hold `top`, which reads class probabilities."""
         names = [spec if isinstance(spec, str) else f"own-{place}" for place, spec in enumerate(specs)]
         factories = {"": functools.partial(make, top, (n_classes,), n_classes)}
-        factories |= {
-            name: functools.partial(make, spec, input_shape, n_classes) for name, spec in zip(names, specs, strict=True)
-        }
-        return cls(factories, {client: names[turn % len(names)] for turn, client in enumerate(clients)})
+        for name, spec in zip(names, specs, strict=True):
+            factories[name] = functools.partial(make, spec, input_shape, n_classes)
+        return cls(factories, {client: names[turn % len(names)] for turn, client in enumerate(clients)}, tuple(specs))
 
     def name(self, client: str, through: str = "") -> str:
         """The network whose weights a task for this client speaks of."""
         return "" if through else self.of.get(client, "")
 
+    def make(self, client: str, through: str = "") -> nn.Module:
+        """The network that serves a client, from its rows to classes: its own, with (through) the clusters' behind."""
+        own = self.factories[self.name(client)]()
+        if not through:
+            return own
+        layers = OrderedDict(own=own, probabilities=nn.Softmax(1), cluster=self.factories[""]())
+        return nn.Sequential(layers)
+
 
 def as_networks(networks: Networks | Callable[[], nn.Module]) -> Networks:
     """A function that makes a network stands for one network for everybody."""
     return networks if isinstance(networks, Networks) else Networks({"": networks})
+
+
+def specs_of(model: Any) -> tuple[Spec, ...]:
+    """What a user named as the model: one network, several (`"ann,cnn1d"`, or a list), or none."""
+    if isinstance(model, str):
+        return tuple(name.strip() for name in model.split(","))
+    return () if model is None else tuple(model) if isinstance(model, list | tuple) else (model,)

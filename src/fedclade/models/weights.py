@@ -130,6 +130,13 @@ def load(module: "torch.nn.Module", vector: np.ndarray) -> "torch.nn.Module":
     return module
 
 
+def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:
+    """The weights of a module from those of its children."""
+    for name, vector in parts.items():
+        load(module.get_submodule(name), vector)
+    return flatten(module)
+
+
 def average(vectors: Iterable[np.ndarray], weights: Iterable[float]) -> np.ndarray:
     """The weighted mean. Summed in double precision, one vector after the other, so that it does not depend on BLAS."""
     total: np.ndarray | None = None
