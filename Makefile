@@ -28,3 +28,11 @@ bench: install
 
 clean:
 	rm -rf $(VENV) build dist
+
+# Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
+.PHONY: results-small results-automatic
+results-small: install
+	$(BIN)/python studies/results.py
+
+results-automatic: install
+	$(BIN)/python studies/automatic.py --out docs/results/automatic.md

@@ -1,0 +1,154 @@
+"""Run the small studies and write docs/results.md: tables, and for every headline claim whether it holds here.
+
+    python studies/results.py --data-dir DIR [--only hicfl-rotated ...]
+
+Runs that are done already (in `runs/results`) are not run again. Nothing in the document is typed by hand: the verdicts
+are computed from the tables.
+"""
+
+import argparse
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedclade.compare import Comparison, Study, compare, to_markdown, write_tables, written
+from fedclade.settings import cores, read_toml
+
+HERE = Path(__file__).parent
+STUDIES = ("hicfl-rotated", "hicfl-labels", "adacfl", "fedclust", "fedsccs", "fedstack")
+
+Rows = dict[str, dict[str, Any]]
+
+
+def points(value: float) -> str:
+    return f"{100 * value:+.1f} points"
+
+
+def verdict(holds: bool) -> str:
+    return "**holds here**" if holds else "**does not hold here**"
+
+
+def hicfl(rows: Rows) -> list[str]:
+    mine, paper, average = rows["HiCFL"], rows["HiCFL, paper's rule"], rows["FedAvg"]
+    rivals = {name: row for name, row in rows.items() if name.startswith(("IFCA", "CFL"))}
+    lines = [
+        f"HiCFL above FedAvg (paper: about 9 points): {points(mine['accuracy'] - average['accuracy'])} for the server's "
+        f"models, {points(mine['own'] - average['own'])} for the clients' own: {verdict(mine['accuracy'] > average['accuracy'])}."
+    ]
+    for name, row in rivals.items():
+        gain = mine["accuracy"] - row["accuracy"]
+        lines.append(f"HiCFL above {name} (paper: about 2 points): {points(gain)}: {verdict(gain > 0)}.")
+    cfl = rows["CFL (MTCFL)"]
+    lines.append(
+        "Fewer rounds to final clusters than MTCFL (paper: 27 to 81 % fewer): HiCFL settled in round "
+        f"{mine['settled']:.1f} with {mine['clusters']:.1f} clusters (ARI {mine['ari']:.2f}), MTCFL in round "
+        f"{cfl['settled']:.1f} with {cfl['clusters']:.1f} (ARI {cfl['ari']:.2f})."
+    )
+    lines.append(
+        f"The paper's own rule on the same runs: {paper['clusters']:.1f} clusters, ARI {paper['ari']:.2f}, "
+        f"{points(paper['accuracy'] - average['accuracy'])} against FedAvg; ours: {mine['clusters']:.1f} clusters, ARI "
+        f"{mine['ari']:.2f}."
+    )
+    return lines
+
+
+def adacfl(rows: Rows) -> list[str]:
+    mine, whole, average = rows["AdaCFL"], rows["AdaCFL, complete weights"], rows["FedAvg"]
+    gain = mine["accuracy"] - whole["accuracy"]
+    return [
+        f"Partial weights above complete ones (paper: 3 to 47 points): {points(gain)}, ARI {mine['ari']:.2f} against "
+        f"{whole['ari']:.2f}: {verdict(gain > 0)}.",
+        f"Clusters settled after the first rounds: round {mine['settled']:.1f}: {verdict(mine['settled'] <= 3)}.",
+        f"AdaCFL above FedAvg: {points(mine['accuracy'] - average['accuracy'])} for the server's models, "
+        f"{points(mine['own'] - average['own'])} for the clients' own: {verdict(mine['accuracy'] > average['accuracy'])}.",
+    ]
+
+
+def fedclust(rows: Rows) -> list[str]:
+    mine, average = rows["FedClust"], rows["FedAvg"]
+    head, whole = rows["FedClust, K = 4"], rows["FedClust, all weights, K = 4"]
+    gain, own = mine["accuracy"] - average["accuracy"], mine["own"] - average["own"]
+    return [
+        f"FedClust above FedAvg by tens of points (paper: 20.8 on Fashion-MNIST): {points(gain)} for the server's models: "
+        f"{verdict(gain >= 0.1)}; for the clients' own last models {points(own)}: {verdict(own >= 0.1)}. The claim depends on "
+        "what is evaluated.",
+        f"The last layer above all weights, at the same number of clusters: {points(head['accuracy'] - whole['accuracy'])}: "
+        f"{verdict(head['accuracy'] > whole['accuracy'])}.",
+    ]
+
+
+def fedsccs(rows: Rows) -> list[str]:
+    mine, average, chance = rows["FedSCCS, K = 10"], rows["FedAvg"], rows["random clusters, K = 10"]
+    one, choice = rows["FedSCCS, K = 10, one at random"], rows["FedSCCS, K = 10, power of choice"]
+    return [
+        f"FedSCCS above random clusters: {points(mine['accuracy'] - chance['accuracy'])}: "
+        f"{verdict(mine['accuracy'] > chance['accuracy'])}; above FedAvg: {points(mine['accuracy'] - average['accuracy'])}: "
+        f"{verdict(mine['accuracy'] > average['accuracy'])}.",
+        f"Uplink of FedAvg's (paper: 47.5 % with one member at random, 62.5 % with power of choice): "
+        f"{one['up'] / average['up']:.1%} and {choice['up'] / average['up']:.1%}, probe rows included: "
+        f"{verdict(abs(one['up'] / average['up'] - 0.475) < 0.02)} for the first.",
+    ]
+
+
+def fedstack(rows: Rows) -> list[str]:
+    mine, single = rows["Clustered FedStack"], rows["FedStack (one stacked model)"]
+    return [
+        "Cluster models above the single stacked model: "
+        f"{points(mine['accuracy'] - single['accuracy'])}: {verdict(mine['accuracy'] > single['accuracy'])}."
+    ]
+
+
+CLAIMS: dict[str, Callable[[Rows], list[str]]] = {
+    "hicfl-rotated": hicfl,
+    "hicfl-labels": hicfl,
+    "adacfl": adacfl,
+    "fedclust": fedclust,
+    "fedsccs": fedsccs,
+    "fedstack": fedstack,
+}
+
+
+def section(name: str, comparison: Comparison) -> str:
+    study, table = comparison.study, comparison.table()
+    rows = {row["label"]: row for row in table.to_dict("records")}
+    claims = "\n".join(f"- {claim}" for claim in CLAIMS[name](rows))
+    return f"## {study.title}\n\n{to_markdown(written(table, study))}\n\n{claims}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--only", nargs="*", default=STUDIES, choices=STUDIES)
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"))
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results.md")
+    arguments = parser.parse_args()
+    sections = []
+    for name in STUDIES:
+        values = read_toml(HERE / "small" / f"{name}.toml")
+        if arguments.data_dir:
+            values["settings"]["data_dir"] = arguments.data_dir
+        study = Study.of(values)
+        folder = arguments.runs / name
+        if name in arguments.only:
+            done = compare(study, folder, on_run=lambda run, failure: print(run.path, failure or "done", flush=True))
+        else:
+            done = Comparison(study, folder)
+        if not done.results().empty:
+            write_tables(done)
+            sections.append(section(name, done))
+    head = (
+        "# Small results\n\nMade by `make results-small` on a "
+        f"{cores()}-core CPU ({platform.machine()}), {len(study.seeds)} seeds each, real data; the studies are in "
+        "`studies/small/`. They are cut to the size of a laptop (fewer rows and rounds than in the papers), so they test "
+        "the claims, not the papers' numbers.\n\nEvery table has two accuracies, in percent: of the model that the "
+        "**server** holds for each client, and of each client's **own** last trained model. `±` is over seeds, `std` over "
+        "clients; `settled` is the last round in which the clusters changed; `p` is of a paired t-test over seeds against "
+        "the best server's model.\n"
+    )
+    arguments.out.write_text("\n".join([head, *sections]))
+    print(f"written: {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
