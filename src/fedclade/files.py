@@ -1,10 +1,10 @@
 """Files that are whole or absent: write beside, flush to the disk, rename."""
 
-import ctypes
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from fedclade.errors import FedcladeError
 def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool = True) -> None:
     """Let `write` fill a temporary file beside `path`, flush it to the disk and rename it to `path`.
 
-    Where many files belong together, write them with `flush=False` and call `flush_all` once: that is ten times faster.
+    Where many files belong together, write them with `flush=False` and call `flush_all` on them once.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,20 +47,16 @@ def _flush_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def flush_all(folder: Path) -> None:
-    """Bring everything written so far to the disk on which a folder lies."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        flush_disk = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-        if flush_disk is None:
-            os.sync()
-        elif flush_disk(handle) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            raise FedcladeError(f"cannot write to {folder}: {reason}; free some space or choose another folder")
-    finally:
-        os.close(handle)
+def flush_all(paths: Iterable[Path]) -> None:
+    """Bring files to the disk, many at a time: the disk then does in one go what it would do one by one."""
+
+    def flush(path: Path) -> None:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    with ThreadPoolExecutor(16) as hands:
+        for _ in hands.map(flush, paths):
+            pass
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,6 +17,7 @@ FINDERS = {
     "hypcluster": {"n_clusters": 2, "fraction": 1.0},
     "fesem": {"n_clusters": 2},
     "fedgroup": {"n_clusters": 2},
+    "flis": {"fraction": 1.0},
 }
 
 

@@ -13,6 +13,7 @@ from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCo
 from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
 from fedclade.methods.hicfl import HiCFL
+from fedclade.methods.flis import FLIS
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
@@ -36,6 +37,7 @@ METHODS: dict[str, type[Method]] = {
     "random": RandomClusters,
     "fl-hc": FLHC,
     "pacfl": PACFL,
+    "flis": FLIS,
     "hypcluster": HypCluster,
     "fesem": FeSEM,
     "fedgroup": FedGroup,

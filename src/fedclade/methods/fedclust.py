@@ -29,25 +29,25 @@ class FedClust(Method):
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     n_clusters: Annotated[int, Field(ge=1)] | None = None  # a target number in place of the threshold
     linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
+    metric: Literal["euclidean", "cosine"] = "euclidean"  # cosine suits clients with very unlike numbers of rows
     layers: Literal["head", "all"] = "head"  # what is compared: the last layer, or (the paper's ablation) all weights
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     def start(self, roster: Roster, ask: Ask) -> Clusters:
-        heads = ask(self.first_training(roster), to=roster.clients, phase="cluster")
-        if not len(heads):
+        moves = self.first_moves(roster, ask, "cluster")
+        if not moves:
             raise FedcladeError("no client answered the clustering round: mend the clients and run again")
-        distances = distance_matrix(heads.stack())
+        clients, distances = list(moves), distance_matrix(np.stack(list(moves.values())), self.metric)
         threshold = None if self.n_clusters is not None else self.threshold
-        labels, tree = agglomerate(distances, self.linkage, threshold=threshold, n_clusters=self.n_clusters)
-        ask.record("proximity", matrix=distances, clients=list(heads.clients), measure="distance of last layers")
-        ask.record("dendrogram", merges=tree.merges, clients=list(heads.clients), linkage=self.linkage, labels=labels)
-        clusters = Clusters.from_labels(heads.clients, labels, roster.initial)
+        labels, tree = agglomerate(
+            distances, self.linkage, metric=self.metric, threshold=threshold, n_clusters=self.n_clusters
+        )
+        ask.record("proximity", matrix=distances, clients=clients, measure=self.measure)
+        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
+        clusters = Clusters.from_labels(clients, labels, roster.initial)
         # Newcomers will be compared with what the members sent now: only then both have trained as long.
-        centres = {k: heads.of(members).stack().mean(0) for k, members in clusters.members.items()}
-        return self.settle(clusters.noting(centres=centres), heads.failures, roster, ask)
-
-    def first_training(self, roster: Roster) -> Train:
-        return Train(roster.initial, upload="head" if self.layers == "head" else None)
+        centres = {k: np.mean([moves[c] for c in members], axis=0) for k, members in clusters.members.items()}
+        return self.settle(clusters.noting(centres=centres), set(roster.clients) - set(clients), roster, ask)
 
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         clusters = self.resettle(clusters, roster, ask)
@@ -55,11 +55,23 @@ class FedClust(Method):
         return clusters.averaged(trained)
 
     def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
-        heads = ask(self.first_training(roster), to=roster.clients, phase="place")
-        near = {
-            client: {
-                k: float(np.linalg.norm(answer.weights - centre)) for k, centre in clusters.notes["centres"].items()
-            }
-            for client, answer in heads.items()
-        }
-        return {client: Placement(nearest(far), far, "distance of last layers") for client, far in near.items()}
+        """A newcomer trains once, as the others did, and joins the cluster whose first move is nearest to its own."""
+        centres: dict[int, np.ndarray] = clusters.notes["centres"]
+        placements = {}
+        for client, move in self.first_moves(roster, ask, "place").items():
+            distances = distance_matrix(np.stack([move, *centres.values()]), self.metric)[0, 1:]
+            far = dict(zip(centres, distances.tolist(), strict=True))
+            placements[client] = Placement(nearest(far), far, self.measure)
+        return placements
+
+    def first_moves(self, roster: Roster, ask: Ask, phase: str) -> dict[str, np.ndarray]:
+        """How far everybody's last layer goes in one training from the initial model. Only that layer is sent."""
+        upload = "head" if self.layers == "head" else None
+        trained = ask(Train(roster.initial, upload=upload), to=roster.clients, phase=phase)
+        began = roster.initial[roster.layout.select(upload)]
+        return {client: answer.weights - began for client, answer in trained.items()}
+
+    @property
+    def measure(self) -> str:
+        what = "last layers" if self.layers == "head" else "weights"
+        return f"{self.metric} distance of {what}"

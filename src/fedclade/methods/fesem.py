@@ -36,7 +36,7 @@ class FeSEM(Method):
         return self._moved(clusters, trained, roster).averaged(trained)
 
     def _moved(self, clusters: Clusters, trained: TrainedClients, roster: Roster) -> Clusters:
-        """Those who reported join the centre nearest to what they sent. A centre that nobody is left at stays where it is."""
+        """Those who reported join the centre nearest to what they sent. A centre left by all stays where it is."""
         home = clusters.cluster_of
         for client, answer in trained.items():
             home[client] = nearest(distances_to(clusters, answer.weights))

@@ -52,7 +52,10 @@ class LGFedAvg(SharedLayers):
 
 class FedPer(SharedLayers):
     about: ClassVar[About] = About(
-        "shares the first layers, keeps the last one local", "Arivazhagan et al. 2019", sends="first layers", newcomers=False
+        "shares the first layers, keeps the last one local",
+        "Arivazhagan et al. 2019",
+        sends="first layers",
+        newcomers=False,
     )
 
     personal_layers: Annotated[int, Field(ge=1)] = 1  # how many of the last layers stay with the client

@@ -155,7 +155,8 @@ class RunFolder:
                 write_atomically(path, partial(frame.to_parquet, index=False), flush=False)
         for name, record in records.items():
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
-        flush_all(self.path)
+        fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*", f"clients/*/*.{round:06d}.npy")
+        flush_all(path for pattern in fresh for path in self.path.glob(pattern))
         packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
         for old in self._checkpoints()[:-2]:
             old.unlink(missing_ok=True)
