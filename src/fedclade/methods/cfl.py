@@ -58,7 +58,12 @@ class CFL(Splitting):
             if view is not None and self.is_due(view, norms[cluster], roster):
                 clusters, look = self.parted(clusters, cluster, view, norms[cluster], roster)
                 looks.append({"cluster": cluster, **look})
-        ask.record("norms", clusters=list(norms), mean=[n["mean"] for n in norms.values()], max=[n["max"] for n in norms.values()])
+        ask.record(
+            "norms",
+            clusters=list(norms),
+            mean=[n["mean"] for n in norms.values()],
+            max=[n["max"] for n in norms.values()],
+        )
         if looks:
             ask.record("similarity", tests=looks)
         # A cluster that has just been split: each side already goes its own way with this round's updates.

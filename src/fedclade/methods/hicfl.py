@@ -154,7 +154,9 @@ class HiCFL(Splitting):
     def is_complete(self, clusters: Clusters) -> bool:
         """Whether no cluster is left that might be split."""
         diaries = clusters.notes.get("diaries", {})
-        is_finished = [len(clusters.members[k]) < self.min_size or diaries.get(k, {}).get("finished") for k in clusters.members]
+        is_finished = [
+            len(clusters.members[k]) < self.min_size or diaries.get(k, {}).get("finished") for k in clusters.members
+        ]
         return bool(clusters.notes.get("refined")) or all(is_finished)
 
     def record_stability(self, views: Mapping[int, View], roster: Roster, ask: Ask) -> None:
@@ -241,7 +243,10 @@ class HiCFL(Splitting):
         """The most stable layer, if after long waiting stability has at least stopped falling."""
         means = [np.nanmean(v) if not np.isnan(v).all() else np.inf for v in view.stability.T]
         best = int(np.argmin(means))
-        last, diary.median = diary.median, float(np.nanmedian(view.stability[:, best])) if means[best] < np.inf else None
+        last, diary.median = (
+            diary.median,
+            float(np.nanmedian(view.stability[:, best])) if means[best] < np.inf else None,
+        )
         if not self.patience or last is None or diary.median is None or roster.round - diary.fired < self.patience:
             return []
         return [view.layers[best]] if abs(diary.median - last) < 0.1 * diary.median else []

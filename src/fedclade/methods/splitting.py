@@ -117,7 +117,9 @@ class Splitting(Method):
     tests: Literal["block", "sliding"] = "block"  # look every `window` rounds, or in every round once there are enough
     epsilon: Annotated[float, Field(gt=0)] | OfRate = "0.5*lr"  # a client whose stability is below is stable
     share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must be stable
-    xi: Annotated[float, Field(ge=0)] | OfRate = "0.05*lr"  # weights whose update changes by less do not count; 0: all do
+    xi: Annotated[float, Field(ge=0)] | OfRate = (
+        "0.05*lr"  # weights whose update changes by less do not count; 0: all do
+    )
     signed: bool = False  # take xi by the letter of the paper, without absolute values
     layers: str | tuple[str, ...] | None = None  # the layers to look at; fewer need less memory
     weights_only: bool = False  # leave biases out
@@ -178,7 +180,11 @@ class Splitting(Method):
         stale = self.stale or 3 * self.window
         memory, members = clusters.notes.get("memory", {}), clusters.members[cluster]
         fresh = {
-            client: [u for u, r in zip(memory[client]["updates"], memory[client]["rounds"], strict=True) if r > roster.round - stale]
+            client: [
+                u
+                for u, r in zip(memory[client]["updates"], memory[client]["rounds"], strict=True)
+                if r > roster.round - stale
+            ]
             for client in members
             if client in memory
         }
