@@ -1,7 +1,7 @@
 """CFL: when the shared model stands still but single clients still pull at it, they want different things: split.
 
-Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints", IEEE TNNLS 2021. Others call it FMTL or MTCFL. HiCFL's paper (see `hicfl`) also runs it with model
+Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under
+Privacy Constraints", IEEE TNNLS 2021. Others call it FMTL or MTCFL. HiCFL's paper (see `hicfl`) also runs it with model
 stability in place of the norms (`trigger = "stability"`).
 """
 
@@ -104,4 +104,4 @@ class CFL(Splitting):
         rows = [np.flatnonzero(labels == side) for side in (0, 1)]
         why = {"rule": self.trigger, "across": across, "mean_norm": norms["mean"], "max_norm": norms["max"]}
         sides, vectors = [view.names(side) for side in rows], [updates[side] for side in rows]
-        return self.divided(clusters, cluster, sides, vectors, clusters.models[cluster], roster, **why), look
+        return self.divided(clusters, cluster, sides, vectors, clusters.models[cluster], roster, why=why), look

@@ -1,15 +1,15 @@
 """HiCFL: a cluster is split in two as soon as some layer's updates have become stable, long before training converges.
 
-Gong, Xing, Liu, Xi and Chen, "Towards Hierarchical Clustered Federated Learning With Model Stability on Mobile Devices",
-IEEE TMC 2024.
+Gong, Xing, Liu, Xi and Chen, "Towards Hierarchical Clustered Federated Learning With Model Stability on Mobile
+Devices", IEEE TMC 2024.
 
 Two rules say when and where a cluster is split:
 
-- `rule = "paper"`: when some layer of every member turns steadily (eqs. 12-15). The most stable member is the reference;
-  whoever's update has a positive cosine with it stays on its side (eqs. 17, 18). On real data this hardly ever happens:
-  some member always has a noisy round, and early in training all updates share a direction.
-- `rule = "agreement"` (the default, ours): when the picture of who is near whom repeats itself from round to round. Then
-  the rule that all methods share says whether the window's mean directions form groups: see `by_agreement`.
+- `rule = "paper"`: when some layer of every member turns steadily (eqs. 12-15). The most stable member is the
+  reference; whoever's update has a positive cosine with it stays on its side (eqs. 17, 18). On real data this hardly
+  ever happens: some member always has a noisy round, and early in training all updates share a direction.
+- `rule = "agreement"` (the default, ours): when the picture of who is near whom repeats itself from round to round.
+  Then the rule that all methods share says whether the window's mean directions form groups: see `by_agreement`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -190,12 +190,12 @@ class HiCFL(Splitting):
                 labels, _ = agglomerate(distances, "ward", threshold="auto")
                 if labels.max() > 0:
                     score = float(silhouettes(distances, labels).mean())
-                    everyone = np.full(len(known), np.argmax(np.bincount(labels)))
+                    everyone = np.full(len(view.members), np.argmax(np.bincount(labels)))
                     everyone[known] = labels
-                    ranking = references(view.stability[:, column], len(known))
+                    ranking = references(view.stability[:, column], len(view.members))
                     answers.append(Found(layer, everyone, vectors, ranking, "agreement", look, score))
             if answers:
-                return max(answers, key=lambda found: found.score)
+                return max(answers, key=lambda found: found.score or 0.0)
         diary.attempts += 1
         return None
 
@@ -240,24 +240,22 @@ class HiCFL(Splitting):
         diary.norms = norms
 
     def plateau(self, view: View, diary: Diary, roster: Roster) -> list[str]:
-        """The most stable layer, if after long waiting stability has at least stopped falling."""
-        means = [np.nanmean(v) if not np.isnan(v).all() else np.inf for v in view.stability.T]
-        best = int(np.argmin(means))
-        last, diary.median = (
-            diary.median,
-            float(np.nanmedian(view.stability[:, best])) if means[best] < np.inf else None,
-        )
-        if not self.patience or last is None or diary.median is None or roster.round - diary.fired < self.patience:
+        """The calmest layer, if after long waiting its stability has at least stopped falling."""
+        column = calmest(view)
+        last, diary.median = diary.median, None
+        if column is None:
             return []
-        return [view.layers[best]] if abs(diary.median - last) < 0.1 * diary.median else []
+        diary.median = float(np.nanmedian(view.stability[:, column]))
+        if not self.patience or last is None or roster.round - diary.fired < self.patience:
+            return []
+        return [view.layers[column]] if abs(diary.median - last) < 0.1 * diary.median else []
 
     def forced(self, view: View) -> Found | None:
         """Two sides whether the cluster falls apart or not, by the paper's reference; None if all are the same."""
-        means = [np.nanmean(v) if not np.isnan(v).all() else np.inf for v in view.stability.T]
-        if min(means) == np.inf:
+        column = calmest(view)
+        if column is None:
             return None
-        layer = view.layers[int(np.argmin(means))]
-        ranking = references(view.stability[:, int(np.argmin(means))], len(view.members))
+        layer, ranking = view.layers[column], references(view.stability[:, column], len(view.members))
         stays = sign_split(view.latest[:, view.watch.places[layer]], int(ranking[0]), forced=True)
         vectors = view.watch.seen(view.latest, layer)
         return None if stays.all() else Found(layer, (~stays).astype(int), vectors, ranking, self.variant)
@@ -274,12 +272,12 @@ class HiCFL(Splitting):
             if (found.labels[rows] == found.labels[rows[0]]).all():
                 continue
             sides = [rows[side] for side in halves(found.vectors[rows], found.labels[rows])]
-            reference = next(view.members[row] for row in found.ranking if row in rows)
+            reference = next((view.members[row] for row in found.ranking if row in rows), None)
             means = [found.vectors[side].mean(axis=0, keepdims=True) for side in sides]
             why = {"rule": found.rule, "reference": reference, "score": found.score}
             names = [view.names(side) for side in sides]
             clusters = self.divided(
-                clusters, parent, names, means, model, roster, layer=found.layer, look=found.look, **why
+                clusters, parent, names, means, model, roster, layer=found.layer, look=found.look, why=why
             )
             waiting += zip(clusters.tree[-1]["children"], sides, strict=True)
         return clusters
@@ -313,7 +311,7 @@ def agreement(directions: np.ndarray) -> float:
     Clients with the same distribution are all equally far apart, up to noise, and noise does not repeat.
     """
     pairs = np.triu_indices(directions.shape[1], 1)
-    distances = np.stack([distance_matrix(round)[pairs] for round in directions])
+    distances = np.stack([distance_matrix(one)[pairs] for one in directions])
     distances -= distances.mean(axis=1, keepdims=True)
     return float(cosine(distances[:-1], distances[1:]).mean())
 
@@ -326,6 +324,12 @@ def halves(vectors: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
         inside = {label for label in set(labels.tolist()) if top[labels == label].mean() < 0.5}
         first = inside if inside < set(labels.tolist()) else first
     return [np.flatnonzero(np.isin(labels, list(first))), np.flatnonzero(~np.isin(labels, list(first)))]
+
+
+def calmest(view: View) -> int | None:
+    """The column of the layer that is most stable on average; None if no client has a stability."""
+    known = [place for place, values in enumerate(view.stability.T) if not np.isnan(values).all()]
+    return min(known, key=lambda place: float(np.nanmean(view.stability[:, place])), default=None)
 
 
 def lengths(view: View) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Both look at updates: what training changed in the model that a client was given
 client. For each split it keeps what tells the two sides apart, so that a newcomer can find its way down the tree.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -224,7 +224,7 @@ class Splitting(Method):
         *,
         layer: str | None = None,
         look: Look = "whole",
-        **why: Any,
+        why: Mapping[str, Any] | None = None,
     ) -> Clusters:
         """Split a cluster in two. `vectors` tell the sides apart: whoever is on none of them joins the more similar.
 
@@ -243,7 +243,7 @@ class Splitting(Method):
                 unsettled.add(client)
         order = {client: place for place, client in enumerate(clusters.members[parent])}
         parts = [sorted(part, key=order.__getitem__) for part in parts]
-        clusters = clusters.split(parent, parts, roster.round, layer=layer, **why)
+        clusters = clusters.split(parent, parts, roster.round, layer=layer, **(why or {}))
         children = clusters.tree[-1]["children"]
         known = {child: rows.astype(np.float32) for child, rows in zip(children, vectors, strict=True)}
         way = {"model": model, "round": roster.round, "layer": layer, "look": look, "sides": known}
@@ -259,7 +259,9 @@ class Splitting(Method):
         if not ways:
             return super().place(clusters, roster, ask)
         watch, root = self.watch(roster), min(ways)
-        at, lost, updates = dict.fromkeys(roster.clients, root), {}, {}
+        at = dict.fromkeys(roster.clients, root)
+        lost: dict[str, dict[int, float]] = {}
+        updates: dict[str, tuple[int, np.ndarray]] = {}
         while walking := [client for client, node in at.items() if node in ways]:
             # Splits of one round share the model that was trained: its update serves for all of them.
             due = [client for client in walking if updates.get(client, (None,))[0] != ways[at[client]]["round"]]

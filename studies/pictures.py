@@ -1,0 +1,30 @@
+"""The picture of a run in the README: `python studies/pictures.py` writes docs/run.svg."""
+
+import io
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+import fedclade
+from fedclade.cli.demo import SETTINGS
+from fedclade.display import RoundsDisplay, outcome
+
+COMMAND = "fedclade run --data digits --split label-groups:4 --clients 20 --method fedclust"
+
+
+def main() -> None:
+    console = Console(record=True, width=96, file=io.StringIO(), markup=False, highlight=False, emoji=False)
+    console.print(f"$ {COMMAND}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "digits-fedclust"
+        with RoundsDisplay(console) as display:
+            fedclade.run(**SETTINGS, method={"name": "fedclust", "fraction": 1.0}, out=out, on_round=display)
+        console.print()
+        console.print(outcome(fedclade.load(out).folder))
+    picture = console.export_svg(title="fedclade").replace(folder, "runs")
+    (Path(__file__).parent.parent / "docs" / "run.svg").write_text(picture)
+
+
+if __name__ == "__main__":
+    main()
