@@ -7,10 +7,18 @@ from pathlib import Path
 from rich.console import Console
 
 import fedclade
-from fedclade.cli.demo import SETTINGS
 from fedclade.display import RoundsDisplay, outcome
 
-COMMAND = "fedclade run --data digits --split label-groups:4 --clients 20 --method fedclust"
+COMMAND = (
+    "fedclade run --data digits --split label-groups:4 --method fedclust "
+    "--set method.fraction=1 --set training.learning_rate=0.1"
+)
+VALUES = {
+    "data": "digits",
+    "split": "label-groups:4",
+    "method": {"name": "fedclust", "fraction": 1},
+    "training": {"learning_rate": 0.1},
+}
 
 
 def main() -> None:
@@ -19,7 +27,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "digits-fedclust"
         with RoundsDisplay(console) as display:
-            fedclade.run(**SETTINGS, method={"name": "fedclust", "fraction": 1.0}, out=out, on_round=display)
+            fedclade.run(**VALUES, out=out, on_round=display)
         console.print()
         console.print(outcome(fedclade.load(out).folder))
     picture = console.export_svg(title="fedclade").replace(folder, "runs")

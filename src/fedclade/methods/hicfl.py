@@ -90,6 +90,7 @@ class HiCFL(Splitting):
     attempts: Annotated[int, Field(ge=1)] = 3  # a cluster is finished that was found in one piece so often
     order: Literal["aggregate-first", "split-first"] = "aggregate-first"
     variant: Literal["plain", "fine-grained", "personalised", "re-organised"] = "plain"  # once all is finished
+    correct: bool = True  # ours: members who pull against their cluster look for their place again
     misplace: Annotated[float, Field(ge=0, lt=1)] = 0.0  # experiment: the share of clients put into a wrong cluster
     misplace_round: Annotated[int, Field(ge=1)] = 5
 
@@ -117,8 +118,9 @@ class HiCFL(Splitting):
 
     def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], roster: Roster, ask: Ask) -> Clusters:
         """Look at every cluster, and split those that fall apart."""
-        views = {cluster: self.view(clusters, cluster, roster) for cluster in sorted(clusters.members)}
-        seen = {cluster: view for cluster, view in views.items() if view is not None}
+        if self.correct and self.rule == "agreement" and clusters.tree:
+            clusters = self.corrected(clusters, roster, ask)
+        seen = self.views(clusters, roster)
         self.record_stability(seen, roster, ask)
         refine = self.variant in ("fine-grained", "personalised") and self.is_complete(clusters)
         if refine and clusters.notes.get("refined") and self.variant == "fine-grained":
@@ -158,6 +160,11 @@ class HiCFL(Splitting):
             len(clusters.members[k]) < self.min_size or diaries.get(k, {}).get("finished") for k in clusters.members
         ]
         return bool(clusters.notes.get("refined")) or all(is_finished)
+
+    def views(self, clusters: Clusters, roster: Roster) -> dict[int, View]:
+        """Every cluster that enough is known of."""
+        views = {cluster: self.view(clusters, cluster, roster) for cluster in sorted(clusters.members)}
+        return {cluster: view for cluster, view in views.items() if view is not None}
 
     def record_stability(self, views: Mapping[int, View], roster: Roster, ask: Ask) -> None:
         if views:
@@ -260,7 +267,7 @@ class HiCFL(Splitting):
         vectors = view.watch.seen(view.latest, layer)
         return None if stays.all() else Found(layer, (~stays).astype(int), vectors, ranking, self.variant)
 
-    # Splitting, and mistakes on purpose
+    # Splitting, mistakes on purpose, and mending them
 
     def split_along(
         self, clusters: Clusters, cluster: int, found: Found, view: View, model: np.ndarray, roster: Roster
@@ -296,6 +303,32 @@ class HiCFL(Splitting):
             if len(clusters.members[home]) > 1:
                 clusters = moved(clusters, client, others[random.integers(len(others))])
         return clusters.noting(misplaced=wrong)
+
+
+    def corrected(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        """Send members who are in the wrong place down the tree again, like newcomers."""
+        astray = {client for view in self.views(clusters, roster).values() for client in strangers(view)}
+        if not astray:
+            return clusters
+        homes, placements = clusters.cluster_of, self.place(clusters, roster.only(astray), ask)
+        moves = {c: p.cluster for c, p in placements.items() if p.cluster is not None and p.cluster != homes[c]}
+        for client, cluster in moves.items():
+            clusters = moved(clusters, client, cluster)
+        ask.record("corrections", astray=sorted(astray), moves=moves)
+        return clusters
+
+
+def strangers(view: View) -> list[str]:
+    """Members whose updates point away from the others', who agree among themselves."""
+    directions = view.watch.seen(view.history, view.layers[-1]).mean(axis=0)
+    known = np.flatnonzero(informative(directions))
+    if len(known) < 4:
+        return []
+    alike = cosine_matrix(directions[known])
+    np.fill_diagonal(alike, 0.0)
+    own, pairs = alike.sum(axis=1), len(known) - 1
+    rest = (alike.sum() - 2 * own) / (pairs * (pairs - 1))
+    return list(view.names(known[(own < 0) & (rest > 0)]))
 
 
 def looks_at(view: View, layer: str) -> Iterator[tuple[Look, np.ndarray]]:

@@ -331,5 +331,5 @@ def forgetting(clusters: Clusters, clients: Iterable[str]) -> Clusters:
 def moved(clusters: Clusters, client: str, cluster: int) -> Clusters:
     """With a client in another cluster, without its past."""
     members = {k: tuple(c for c in part if c != client) for k, part in clusters.members.items()}
-    members[cluster] = (*members[cluster], client)
+    members[cluster] = (*members.get(cluster, ()), client)
     return forgetting(replace(clusters, members={k: part for k, part in members.items() if part}), [client])

@@ -1,0 +1,377 @@
+"""HiCFL: the paper's formulas through the method, planted groups, and what must not disturb it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import planted
+from playing import Play, parts_of
+
+import fedclade
+from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
+from fedclade.methods.base import Clusters
+from fedclade.methods.hicfl import HiCFL, agreement, halves, reorganised
+from fedclade.methods.splitting import Watch
+from fedclade.models.weights import Layout
+
+PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
+TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
+
+
+def run(federation: Federation, rounds: int = 7, **settings: object) -> fedclade.Result:
+    method = {"name": "hicfl", **settings}
+    return fedclade.run(federation, method=method, model="mlp", rounds=rounds, seed=1, workers=1, training=TRAINING)
+
+
+def found(result: fedclade.Result) -> set[frozenset[str]]:
+    return {frozenset(part) for part in result.clusters.values()}
+
+
+def groups(federation: Federation) -> set[frozenset[str]]:
+    assert federation.groups is not None
+    return {
+        frozenset(name for name in federation.names if federation.groups[name] == group)
+        for group in set(federation.groups.values())
+    }
+
+
+# ---- the paper's rule, against numbers done by hand -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [
+        ([(1, 0), (1, 1), (0, 1)], 0.70710678),
+        ([(1, 2), (1, 2), (1, 2)], 0),
+        ([(1, 2), (3, 6), (0.5, 1)], 0),  # lengths do not matter
+        ([(1, 0), (-1, 0), (1, 0)], 2),
+        ([(np.cos(a), np.sin(a)) for a in np.radians([0, 30, 60])], 0.36602540),
+    ],
+)
+def test_stability_is_that_of_the_paper(updates: list[tuple[float, float]], expected: float) -> None:
+    play = Play(HiCFL(**PAPER), "ab", lambda client, round: updates[round - 1])
+    play.go(3)
+    record = play.ask.records["stability"]
+    assert record["values"] == pytest.approx(np.full((2, 1), expected), abs=1e-6)
+    assert record["clients"] == ["a", "b"]
+    assert record["layers"] == ["layer"]
+
+
+def test_sign_split_by_the_reference() -> None:
+    """Positive cosines stay with the reference, right angles do not, and who does not move follows the majority."""
+    at = {"a": (1, 0), "b": (1, 1), "c": (0, 1), "d": (-1, 0), "e": (0, 0), "f": (2, 1)}
+    play = Play(HiCFL(**PAPER), "abcdef", lambda client, round: at[client])
+    clusters = play.go(3)
+    assert play.parts == parts_of("abfe", "cd")
+    branch = clusters.tree[0]
+    assert (branch["round"], branch["parent"], branch["layer"], branch["reference"]) == (3, 0, "layer", "a")
+    record = play.ask.records["similarity"]["tests"][0]
+    assert record["similarity"] == pytest.approx([1, np.sqrt(0.5), 0, -1, 0, 2 / np.sqrt(5)], abs=1e-6)
+
+
+def test_no_split_when_all_pull_the_same_way_and_then_never_again() -> None:
+    at = {"a": (1, 0), "b": (1, 1), "c": (1, -0.9)}
+    play = Play(HiCFL(**PAPER), "abc", lambda client, round: at[client])
+    play.go(8)
+    assert play.clusters.notes["diaries"][0]["attempts"] == 2
+    play.go(4)
+    assert play.clusters.notes["diaries"][0]["finished"] == ("a", "b", "c")
+    assert len(play.clusters) == 1
+
+
+def test_an_unstable_member_holds_the_split_back_unless_a_share_is_enough() -> None:
+    def script(client: str, round: int) -> tuple[float, float]:
+        if client == "a":
+            return ((-1) ** round, 0.0)  # turns round every time: stability 2
+        return (0, 1) if client in "bc" else (0.1, -1)
+
+    strict = Play(HiCFL(rule="paper", xi=0.0, epsilon=0.1), "abcd", script)
+    strict.go(6)
+    assert len(strict.clusters) == 1
+    lax = Play(HiCFL(rule="paper", xi=0.0, epsilon=0.1, share=0.75), "abcd", script)
+    lax.go(3)
+    assert len(lax.clusters) == 2
+
+
+def test_epsilon_follows_the_learning_rate() -> None:
+    script = lambda client, round: (1, 0.1 * round * (1 if client == "a" else -1))  # noqa: E731
+    for rate, splits in [(0.001, False), (1.0, True)]:
+        method = HiCFL(rule="paper", xi=0.0, split="centered-sign")
+        play = Play(method, "ab", script, learning_rate=rate)
+        play.go(3)
+        assert (len(play.clusters) == 2) is splits
+        assert play.ask.records["stability"]["epsilon"] == pytest.approx(0.5 * rate)
+
+
+def test_weight_selection_leaves_still_weights_out() -> None:
+    """The second weight never changes its update: with a mask, only the first one's flips count."""
+
+    def script(client: str, round: int) -> tuple[float, float, float]:
+        return ((-1) ** round * 0.1, (-1) ** round * 0.1, 5.0)
+
+    values = {}
+    for xi in (0.0, 0.05, 10.0):
+        play = Play(HiCFL(rule="paper", xi=xi), "ab", script)
+        play.go(3)
+        values[xi] = play.ask.records["stability"]["values"][0, 0]
+        assert play.clusters.notes["memory"]["a"]["kept"].tolist() == [True, True, xi > 1]
+    assert values[0.05] == pytest.approx(2)
+    assert values[10.0] < 0.1  # nothing would be left, so everything counts
+
+
+def test_consistent_clusters_are_finished() -> None:
+    """Two equal clients, and one that differs a little: mean and longest update are nearly the same."""
+    at = {"a": (1, 0), "b": (1, 0), "c": (1, 0.1)}
+    play = Play(HiCFL(**PAPER, attempts=99), "abc", lambda client, round: at[client])
+    play.go(8)
+    assert play.clusters.notes["diaries"][0]["consistent"] == 2
+    assert play.clusters.notes["diaries"][0]["finished"] is None
+    play.go(1)
+    assert play.clusters.notes["diaries"][0]["finished"] is not None
+
+
+def test_a_finished_cluster_opens_again_when_its_updates_part() -> None:
+    def script(client: str, round: int) -> tuple[float, float]:
+        return (1, 0) if round <= 9 or client in "ab" else (-1, 0.1)
+
+    play = Play(HiCFL(**PAPER), "abcd", script)
+    play.go(9)
+    assert play.clusters.notes["diaries"][0]["finished"] is not None
+    play.go(3)
+    assert play.parts == parts_of("ab", "cd")
+
+
+def test_plateau_after_patience() -> None:
+    script = lambda client, round: ((-1) ** round, 1 if client in "ab" else -3)  # noqa: E731
+    never = Play(HiCFL(rule="paper", xi=0.0), "abcd", script)
+    never.go(30)
+    assert len(never.clusters) == 1
+    patient = Play(HiCFL(rule="paper", xi=0.0, patience=10), "abcd", script)
+    patient.go(9)
+    assert len(patient.clusters) == 1
+    patient.go(3)
+    assert patient.parts == parts_of("ab", "cd")
+
+
+def test_order_of_aggregation_and_split() -> None:
+    at = {"a": (1, 0), "b": (-1, 0)}
+    for order, expected in [("aggregate-first", {"a": 0, "b": 0}), ("split-first", {"a": 1, "b": -1})]:
+        play = Play(HiCFL(**PAPER, order=order), "ab", lambda client, round: at[client])
+        clusters = play.go(3)
+        assert {client: clusters.model_of(client)[0] for client in "ab"} == expected
+
+
+def test_random_references_differ_from_the_most_stable() -> None:
+    at = {client: (1.0, 0.01 * place) for place, client in enumerate("abcdefgh")} | {"z": (-1.0, 0.0)}
+    drawn = Play(HiCFL(**PAPER, reference="random"), [*"abcdefgh", "z"], lambda client, round: at[client])
+    drawn.go(3)
+    assert drawn.parts == parts_of("abcdefgh", "z")
+    assert drawn.clusters.tree[0]["reference"] != "a"
+
+
+# ---- our rule -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_clients", "n_groups"), [(8, 2), (12, 3)])
+def test_planted_groups_are_found_at_once(n_clients: int, n_groups: int) -> None:
+    federation = planted(n_clients=n_clients, n_groups=n_groups, rows=40)
+    result = run(federation)
+    assert found(result) == groups(federation)
+    assert [branch["round"] for branch in result.tree] == [3] * (n_groups - 1)
+    assert all(branch["rule"] == "agreement" and branch["reference"] in federation.names for branch in result.tree)
+    assert result.accuracy["mean"] > 0.95
+
+
+def test_clients_of_one_kind_stay_together() -> None:
+    assert len(run(planted(n_clients=10, n_groups=1, rows=40), rounds=12).clusters) == 1
+
+
+def test_new_names_and_another_order_change_nothing_else() -> None:
+    federation = planted(n_clients=8, rows=40)
+    turned = replace(federation, clients=tuple(reversed(federation.clients)))
+    assert found(run(federation)) == found(run(turned))
+
+
+def test_the_length_of_updates_does_not_matter() -> None:
+    random = np.random.default_rng(0)
+    towards = {client: random.normal(size=30) + 4 * (np.arange(30) % 2 == place % 2) for place, client in enumerate("abcdefgh")}
+    noise = {(client, round): random.normal(size=30) for client in "abcdefgh" for round in range(1, 4)}
+    results = []
+    for scale in (1.0, 1e-3, 1e4):
+        play = Play(HiCFL(), "abcdefgh", lambda c, t, scale=scale: scale * (towards[c] + 0.3 * noise[c, t]))
+        play.go(3)
+        results.append(play.parts)
+    assert results == [parts_of("aceg", "bdfh")] * 3
+
+
+def test_agreement_tells_groups_from_noise() -> None:
+    random = np.random.default_rng(1)
+    noise = random.normal(size=(4, 12, 200))
+    groups = np.zeros((12, 200))
+    groups[:6, :20] = 3
+    assert agreement(noise + groups) > 0.7
+    assert abs(agreement(noise)) < 0.4
+    assert agreement(np.ones((3, 4, 5))) == 0  # all alike
+
+
+def test_halves_follow_the_tree() -> None:
+    vectors = np.array([[0.0, 0], [0, 1], [9, 0], [9, 1], [5, 0], [5, 1]])
+    sides = halves(vectors, np.array([0, 0, 1, 1, 2, 2]))
+    assert [side.tolist() for side in sides] == [[0, 1], [2, 3, 4, 5]]
+
+
+def test_one_client_two_clients_and_equal_clients() -> None:
+    for clients in ("a", "ab", "abcdef"):
+        for settings in ({}, {"rule": "paper"}, {"variant": "personalised", "attempts": 1}):
+            play = Play(HiCFL(**settings), clients, lambda client, round: (1.0, 2.0, 3.0))
+            play.go(7)
+            assert len(play.clusters) == 1
+            assert play.clusters.models[0] == pytest.approx([7, 14, 21])
+
+
+# ---- who is absent, late, new or in the wrong place -----------------------------------------------------------------
+
+
+def test_absent_members_follow_when_they_are_seen() -> None:
+    at = {"a": (1, 0), "b": (1, 0.1), "c": (-1, 0), "d": (-1, 0.1), "e": (-1, 0.2)}
+
+    def script(client: str, round: int) -> tuple[float, float] | None:
+        return None if client == "e" and round < 5 else at[client]
+
+    play = Play(HiCFL(**PAPER, quorum=0.8), "abcde", script)
+    clusters = play.go(3)
+    assert clusters.notes["unsettled"] == ["e"]  # it has sent nothing yet: it waits on one of the sides
+    play.go(2)
+    assert play.parts == parts_of("ab", "cde")
+    assert play.clusters.notes["unsettled"] == []
+
+
+def test_members_with_few_updates_join_the_side_they_resemble() -> None:
+    at = {"a": (1, 0), "b": (1, 0.1), "c": (-1, 0), "d": (-1, 0.1), "e": (-1, 0.2)}
+    play = Play(HiCFL(**PAPER), "abcde", lambda c, t: None if c == "e" and t < 3 else at[c])
+    play.go(3)
+    assert play.parts == parts_of("ab", "cde")
+    assert "unsettled" not in play.clusters.notes
+
+
+def test_no_split_without_a_quorum() -> None:
+    at = {"a": (1, 0), "b": (1, 0.1), "c": (-1, 0), "d": (-1, 0.1)}
+    play = Play(HiCFL(**PAPER), "abcd", lambda c, t: None if c in "bd" and t < 8 else at[c])
+    play.go(7)
+    assert len(play.clusters) == 1
+    play.go(5)
+    assert play.parts == parts_of("ab", "cd")
+
+
+def test_old_updates_do_not_count() -> None:
+    at = {"a": (1, 0), "b": (1, 0.1), "c": (-1, 0), "d": (-1, 0.1)}
+    play = Play(HiCFL(**PAPER, stale=3), "abcd", lambda c, t: None if c == "d" and t == 3 else at[c])
+    play.go(5)
+    assert len(play.clusters) == 1  # at round 3 one of four had too few, and a quorum is four
+    play.go(1)
+    assert len(play.clusters) == 2
+
+
+def test_partial_participation_finds_groups_too() -> None:
+    federation = planted(n_clients=12, n_groups=2, rows=40)
+    result = run(federation, rounds=12, fraction=0.6)
+    assert found(result) == groups(federation)
+
+
+def test_a_client_that_fails_does_not_disturb_the_others() -> None:
+    federation = planted(n_clients=9, rows=40)
+    federation.x[federation["c3"].train] *= np.float32(1e30)  # its loss is no number
+    result = run(federation)
+    rest = {part - {"c3"} for part in groups(federation)}
+    assert {part - {"c3"} for part in found(result)} == rest
+
+
+def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
+    whole = planted(n_clients=12, n_groups=3, rows=40)
+    old, new = whole.clients[:9], whole.clients[9:]
+    arguments = {"method": "hicfl", "model": "mlp", "rounds": 4, "seed": 1, "workers": 1, "training": TRAINING}
+    result = fedclade.run(replace(whole, clients=old), **arguments, out=tmp_path / "run")
+    assert len(result.clusters) == 3
+    placed = fedclade.place(tmp_path / "run", replace(whole, clients=new), personalise=0)
+    for client in new:
+        fellows = [one.name for one in old if one.group == client.group]
+        assert placed[client.name].cluster == result.cluster_of(fellows[0])
+        assert min(placed[client.name].distances.values()) == 0
+        assert set(placed[client.name].distances) == set(result.clusters)
+
+
+def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
+    federation = planted(n_clients=9, n_groups=3, rows=30)
+    for rule in ("agreement", "paper"):
+        method = {"name": "hicfl", "rule": rule, "epsilon": 1.0, "fraction": 0.9}
+        arguments = {"method": method, "model": "mlp", "seed": 1, "workers": 1, "training": TRAINING}
+        unbroken = fedclade.run(federation, **arguments, rounds=8, out=tmp_path / rule / "unbroken")
+        fedclade.run(federation, **arguments, rounds=4, out=tmp_path / rule / "broken")
+        broken = fedclade.resume(tmp_path / rule / "broken", data=federation, rounds=8)
+        assert broken.clusters == unbroken.clusters
+        assert broken.tree == unbroken.tree
+        assert len(broken.tree) > 0
+        for name in federation.names:
+            assert np.array_equal(broken.weights_for(name), unbroken.weights_for(name))
+        same = ["round", "client", "cluster", "accuracy", "loss", "train_loss"]
+        assert broken.history[same].equals(unbroken.history[same])
+
+
+# ---- variants -------------------------------------------------------------------------------------------------------
+
+
+def test_fine_grained_and_personalised_go_further() -> None:
+    federation = planted(n_clients=8, rows=40)
+    fine = run(federation, rounds=12, variant="fine-grained", attempts=1)
+    assert len(fine.clusters) == 4
+    assert all(any(part <= group for group in groups(federation)) for part in found(fine))
+    assert [branch["rule"] for branch in fine.tree] == ["agreement", "fine-grained", "fine-grained"]
+    alone = run(federation, rounds=21, variant="personalised", attempts=1)
+    assert len(alone.clusters) == 8
+
+
+def test_reorganising_merges_like_clusters_unless_a_third_objects() -> None:
+    def clusters(moves: dict[int, tuple[float, float]], sizes: dict[int, int]) -> Clusters:
+        members = {k: tuple(f"c{k}{n}" for n in range(sizes[k])) for k in moves}
+        memory = {c: {"samples": 10} for part in members.values() for c in part}
+        models = {k: np.float32(move) for k, move in moves.items()}
+        return reorganised(Clusters(members, models, notes={"memory": memory}), {k: np.zeros(2) for k in moves})
+
+    merged = clusters({1: (1, 0), 2: (1, 0.5), 3: (-1, 0)}, {1: 1, 2: 3, 3: 2})
+    assert merged.notes["merged"] == {1: 2}
+    assert len(merged.members[2]) == 4
+    assert merged.models[2] == pytest.approx([1, 0.375])  # three times as many rows
+    conflict = clusters({1: (1, 0), 2: (1, 5), 3: (1, -5)}, {1: 1, 2: 3, 3: 3})
+    assert conflict.notes["merged"] == {}  # 2 and 3 move against each other, and 1 with both
+
+
+def test_misplaced_clients() -> None:
+    federation = planted(n_clients=12, rows=40)
+    right = run(federation, rounds=4)
+    wrong = run(federation, rounds=4, misplace=0.2, misplace_round=4)
+    assert found(right) == groups(federation)
+    homes = [{c: k for k, part in enumerate(sorted(found(r), key=min)) for c in part} for r in (right, wrong)]
+    assert sum(homes[0][client] != homes[1][client] for client in federation.names) == 2
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_checked(federation: Federation) -> None:
+    for wrong in ({"epsilon": "half"}, {"rule": "mine"}, {"window": 0}, {"layers": "fc99"}):
+        with pytest.raises(FedcladeError):
+            run(federation, rounds=1, **wrong)
+
+
+def test_fewer_layers_are_kept(federation: Federation) -> None:
+    layout = Layout(("a.weight", "a.bias", "b.weight", "b.bias"), ((3, 2), (3,), (2, 3), (2,)), 17)
+    everything = Watch.of(layout, None, False)
+    assert everything.places == {"a": slice(0, 9), "b": slice(9, 17)}
+    head = Watch.of(layout, "head", True)
+    assert head.index.tolist() == list(range(9, 15))
+    units = everything.seen(np.arange(17.0), "b", "units")
+    assert np.linalg.norm(units) == pytest.approx(1)
+    assert np.linalg.norm(units.reshape(2, 4), axis=1) == pytest.approx([np.sqrt(0.5)] * 2)  # each unit's own
+    assert found(run(federation, layers="head")) == groups(federation)
