@@ -16,7 +16,7 @@ Script = Callable[[str, int], Sequence[float] | np.ndarray | None]  # (client, r
 class Scripted:
     """An engine whose clients add the update of the script to whatever model they get."""
 
-    facts: Mapping[str, Any] = {}  # noqa: RUF012
+    facts: Mapping[str, Any] = {}
 
     def __init__(self, clients: Sequence[str], layout: Layout, script: Script, samples: Mapping[str, int]) -> None:
         self.clients, self.layout, self.script, self.samples = tuple(clients), layout, script, samples
@@ -48,7 +48,9 @@ class Play:
         samples: Mapping[str, int] | None = None,
         learning_rate: float = 0.1,
     ) -> None:
-        layout = layout or one_layer(len(next(u for c in clients for t in range(1, 99) if (u := script(c, t)) is not None)))
+        layout = layout or one_layer(
+            len(next(u for c in clients for t in range(1, 99) if (u := script(c, t)) is not None))
+        )
         self.method, self.round = method, 0
         self.ask = Ask(Scripted(clients, layout, script, samples or {}))  # type: ignore[arg-type]
         self.roster = Roster(

@@ -6,8 +6,8 @@ import numpy as np
 from typer.testing import CliRunner
 
 import fedclade
-from conftest import planted
 from fedclade.cli import app
+from planting import planted
 
 
 def write_clients(folder: Path, federation: fedclade.Federation, names: list[str]) -> None:

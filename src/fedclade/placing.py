@@ -113,7 +113,17 @@ def _placed(
     ask = Ask(engine)
     ask.round = round + 1
     training = engine.bench.training
-    roster = Roster(engine.clients, engine.initial, engine.layout, training, engine.bench.seed, ask.round)
+    roster = Roster(
+        engine.clients,
+        engine.initial,
+        engine.layout,
+        training,
+        engine.bench.seed,
+        ask.round,
+        input_shape=engine.input_shape,
+        n_classes=engine.n_classes,
+        network_of=engine.network_of,
+    )
     placements = method.place(clusters, roster, ask)
     lost = [client for client in engine.clients if client not in placements]
     if lost:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import planted
 from fedclade.clients.tasks import Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.clients.wire import decode, encode
 from fedclade.engines.local import LocalEngine
@@ -14,6 +13,7 @@ from fedclade.models import make
 from fedclade.models.weights import Layout
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
+from planting import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 

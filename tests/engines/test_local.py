@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import fedclade
-from conftest import planted
 from fedclade.clients.tasks import OWN, Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine
 from fedclade.models import make
+from planting import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 

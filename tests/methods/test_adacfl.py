@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
-from conftest import planted
 from fedclade.clustering.hierarchy import LINKAGES, cut, linkage_tree
 from fedclade.clustering.labels import in_order
 from fedclade.errors import FedcladeError
 from fedclade.methods.adacfl import AdaCFL, automatic_epsilon, automatic_threshold, merge_within
 from fedclade.models import make
 from fedclade.models.weights import Layout
+from planting import planted
 
 
 def spread(n_classes: float, entropy: float) -> dict[str, np.ndarray]:

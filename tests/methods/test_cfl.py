@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import planted
-from playing import Play, parts_of
 
 import fedclade
 from fedclade.methods.cfl import CFL
+from planting import planted
+from playing import Play, parts_of
 
 BLOCKS = [[1, 0.9, 0.1, -0.2], [0.9, 1, 0, -0.1], [0.1, 0, 1, 0.8], [-0.2, -0.1, 0.8, 1]]
 CHAIN = [[1, 0.6, 0.1, -0.3], [0.6, 1, 0.5, 0], [0.1, 0.5, 1, 0.4], [-0.3, 0, 0.4, 1]]
 ALWAYS = {"eps1": 1e3, "eps2": 0.0, "min_round": 0}
+NORMS = {"name": "cfl", "eps1": 0.6, "eps2": 0.4, "min_round": 3, "gamma": 0.0, "fraction": 0.9}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
@@ -145,8 +146,7 @@ def test_stability_as_trigger_finds_planted_groups() -> None:
 
 def test_norms_find_planted_groups_and_a_resumed_run_too(tmp_path: Path) -> None:
     federation = planted(n_clients=8, rows=40)
-    method = {"name": "cfl", "eps1": 0.6, "eps2": 0.4, "min_round": 3, "gamma": 0.0, "fraction": 0.9}
-    arguments = {"method": method, "model": "mlp", "seed": 1, "workers": 1, "training": TRAINING}
+    arguments = {"method": NORMS, "model": "mlp", "seed": 1, "workers": 1, "training": TRAINING}
     unbroken = fedclade.run(federation, **arguments, rounds=10, out=tmp_path / "unbroken")
     assert unbroken.summary["clusters"]["ari"] == 1.0
     fedclade.run(federation, **arguments, rounds=4, out=tmp_path / "broken")
@@ -158,6 +158,5 @@ def test_norms_find_planted_groups_and_a_resumed_run_too(tmp_path: Path) -> None
 
 def test_clients_of_one_kind_stay_together() -> None:
     federation = planted(n_clients=8, n_groups=1, rows=40)
-    method = {"name": "cfl", "eps1": 0.6, "eps2": 0.4, "min_round": 3}
-    result = fedclade.run(federation, method=method, model="mlp", rounds=10, seed=1, workers=1, training=TRAINING)
+    result = fedclade.run(federation, method=NORMS, model="mlp", rounds=10, seed=1, workers=1, training=TRAINING)
     assert len(result.clusters) == 1

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
-from conftest import planted
 from fedclade.methods.fl_hc import FLHC
+from planting import planted
 
 
 def scripted(places: dict[str, tuple[float, float]], **options: object) -> Scripted:

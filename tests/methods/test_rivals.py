@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fedclade
-from conftest import planted
 from fedclade.clients.tasks import Training
 from fedclade.methods.fedgroup import decomposed_cosines
+from planting import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 FINDERS = {

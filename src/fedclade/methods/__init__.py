@@ -10,10 +10,11 @@ from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedgroup import FedGroup
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
+from fedclade.methods.fedstack import FedStack
 from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
-from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.flis import FLIS
+from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
@@ -32,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
     "ifca": IFCA,
     "adacfl": AdaCFL,
     "fedsccs": FedSCCS,
+    "fedstack": FedStack,
     "kcenter": KCenter,
     "wc": WeightsCosine,
     "random": RandomClusters,

@@ -118,7 +118,7 @@ class HiCFL(Splitting):
 
     def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], roster: Roster, ask: Ask) -> Clusters:
         """Look at every cluster, and split those that fall apart."""
-        if self.correct and self.rule == "agreement" and clusters.tree:
+        if self.correct and self.rule == "agreement" and clusters.tree and not clusters.notes.get("refined"):
             clusters = self.corrected(clusters, roster, ask)
         seen = self.views(clusters, roster)
         self.record_stability(seen, roster, ask)
@@ -303,7 +303,6 @@ class HiCFL(Splitting):
             if len(clusters.members[home]) > 1:
                 clusters = moved(clusters, client, others[random.integers(len(others))])
         return clusters.noting(misplaced=wrong)
-
 
     def corrected(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         """Send members who are in the wrong place down the tree again, like newcomers."""

@@ -1,7 +1,9 @@
 """What HiCFL and Sattler's CFL share: all clients start in one cluster, and clusters are split in two while they train.
 
 Both look at updates: what training changed in the model that a client was given. The server keeps the last few of every
-client. For each split it keeps what tells the two sides apart, so that a newcomer can find its way down the tree.
+client (`depth`), which costs 4 bytes * clients * depth * numbers in the watched layers, in memory and in every
+checkpoint: for large models, watch fewer (`layers = "head"`). For each split it keeps what tells the two sides apart, so
+that a newcomer can find its way down the tree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclade.asking import Ask, TrainedClients
-from fedclade.clients.tasks import Layers, Train
+from fedclade.clients.tasks import OWN, Layers, Train
 from fedclade.clustering.bipartition import changed_weights, windowed_stability
 from fedclade.clustering.similarity import cosine, directions
 from fedclade.methods.base import Clusters, Method, Placement, Roster
@@ -117,9 +119,7 @@ class Splitting(Method):
     tests: Literal["block", "sliding"] = "block"  # look every `window` rounds, or in every round once there are enough
     epsilon: Annotated[float, Field(gt=0)] | OfRate = "0.5*lr"  # a client whose stability is below is stable
     share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must be stable
-    xi: Annotated[float, Field(ge=0)] | OfRate = (
-        "0.05*lr"  # weights whose update changes by less do not count; 0: all do
-    )
+    xi: Annotated[float, Field(ge=0)] | OfRate = "0.05*lr"  # weights whose update changes less do not count; 0: all do
     signed: bool = False  # take xi by the letter of the paper, without absolute values
     layers: str | tuple[str, ...] | None = None  # the layers to look at; fewer need less memory
     weights_only: bool = False  # leave biases out
@@ -132,7 +132,7 @@ class Splitting(Method):
 
     @property
     def depth(self) -> int:
-        """How many updates of each client are kept: so many numbers per client as the watched layers have, each."""
+        """How many updates of each client are kept."""
         return max(ENOUGH, self.window + 2)
 
     @property
@@ -165,9 +165,9 @@ class Splitting(Method):
                 memory[client]["kept"] = self.selected(memory[client], born(clusters, home), watch, roster)
         return clusters.noting(memory=memory)
 
-    def selected(self, past: dict[str, Any], since: int, watch: Watch, roster: Roster) -> np.ndarray | None:
+    def selected(self, past: Mapping[str, Any], since: int, watch: Watch, roster: Roster) -> np.ndarray | None:
         """The weights that count for a client's stability, by its first two updates since its cluster was made."""
-        new = [update for round, update in zip(past["rounds"], past["updates"], strict=True) if round > since]
+        new = recent(past, since)
         if len(new) < 2:
             return None
         xi = of_rate(self.xi, roster)
@@ -177,17 +177,9 @@ class Splitting(Method):
 
     def view(self, clusters: Clusters, cluster: int, roster: Roster) -> View | None:
         """What is known of a cluster, or None while too few of its members have been seen lately."""
-        stale = self.stale or 3 * self.window
+        since = roster.round - (self.stale or 3 * self.window)
         memory, members = clusters.notes.get("memory", {}), clusters.members[cluster]
-        fresh = {
-            client: [
-                u
-                for u, r in zip(memory[client]["updates"], memory[client]["rounds"], strict=True)
-                if r > roster.round - stale
-            ]
-            for client in members
-            if client in memory
-        }
+        fresh = {client: recent(memory[client], since) for client in members if client in memory}
         seen = tuple(client for client in fresh if len(fresh[client]) >= self.enough)
         if len(members) < self.min_size or len(seen) < 2 or len(seen) < self.quorum * len(members):
             return None
@@ -258,31 +250,40 @@ class Splitting(Method):
         ways: dict[int, dict[str, Any]] = clusters.notes.get("ways", {})
         if not ways:
             return super().place(clusters, roster, ask)
-        watch, root = self.watch(roster), min(ways)
-        at = dict.fromkeys(roster.clients, root)
-        lost: dict[str, dict[int, float]] = {}
+        watch, at = self.watch(roster), dict.fromkeys(roster.clients, min(ways))
+        lost: dict[str, dict[int, float]] = {client: {} for client in at}
         updates: dict[str, tuple[int, np.ndarray]] = {}
-        while walking := [client for client, node in at.items() if node in ways]:
+        while walking := {client: ways[node] for client, node in at.items() if node in ways}:
             # Splits of one round share the model that was trained: its update serves for all of them.
-            due = [client for client in walking if updates.get(client, (None,))[0] != ways[at[client]]["round"]]
-            tasks = {client: Train(ways[at[client]]["model"], upload=ways[at[client]]["layer"]) for client in due}
-            trained = ask(tasks, phase="place")
-            for client in trained.failures:
-                at.pop(client)
-            for client, answer in trained.items():
-                way = ways[at[client]]
-                after = way["model"].copy()
-                after[roster.layout.select(way["layer"])] = answer.weights
-                updates[client] = way["round"], (after - way["model"])[watch.index]
-            for client in walking:
-                if client in at:
-                    way = ways[at[client]]
-                    update = watch.seen(updates[client][1], way["layer"], way["look"])
-                    alike = {child: resemblance(update, rows) for child, rows in way["sides"].items()}
-                    best = max(alike.values())
-                    lost[client] = lost.get(client, {}) | {child: best - value for child, value in alike.items()}
-                    at[client] = next(child for child, value in alike.items() if value == best)
+            due = {client: way for client, way in walking.items() if updates.get(client, (0,))[0] != way["round"]}
+            updates |= self.trained_at(due, clusters, roster, ask)
+            for client, way in walking.items():
+                if client not in updates or updates[client][0] != way["round"]:
+                    at.pop(client)  # it did not answer
+                    continue
+                update = watch.seen(updates[client][1], way["layer"], way["look"])
+                alike = {child: resemblance(update, rows) for child, rows in way["sides"].items()}
+                best = max(alike.values())
+                lost[client] |= {child: best - value for child, value in alike.items()}
+                at[client] = min(child for child, value in alike.items() if value == best)
         return {client: self._placement(clusters, node, lost[client]) for client, node in at.items()}
+
+    def trained_at(
+        self, ways: Mapping[str, Mapping[str, Any]], clusters: Clusters, roster: Roster, ask: Ask
+    ) -> dict[str, tuple[int, np.ndarray]]:
+        """The round of each client's fork in the tree, and its update from the model that was trained there."""
+        known = clusters.notes.get("memory", {})  # members who look for another place keep their own model
+        tasks = {
+            client: Train(way["model"], upload=way["layer"], save="" if client in known else OWN)
+            for client, way in ways.items()
+        }
+        updates = {}
+        for client, answer in ask(tasks, phase="place").items():
+            way = ways[client]
+            after = np.array(way["model"])
+            after[roster.layout.select(way["layer"])] = answer.weights
+            updates[client] = way["round"], (after - way["model"])[self.watch(roster).index]
+        return updates
 
     def _placement(self, clusters: Clusters, node: int, lost: dict[int, float]) -> Placement:
         """A newcomer at a leaf; the distance of a leaf is what similarity the way to it would have cost."""
@@ -306,6 +307,11 @@ class Splitting(Method):
 def resemblance(update: np.ndarray, rows: np.ndarray) -> float:
     """The cosine with the most similar of some rows."""
     return float(cosine(update, rows).max())
+
+
+def recent(past: Mapping[str, Any], since: int) -> list[np.ndarray]:
+    """The kept updates of a client that are of later rounds, in order."""
+    return [update for round, update in zip(past["rounds"], past["updates"], strict=True) if round > since]
 
 
 def followed(cluster: int, merged: dict[int, int]) -> int:

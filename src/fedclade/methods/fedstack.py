@@ -1,0 +1,274 @@
+"""Clustered FedStack: clients of any architecture send what they predict, and stacked models learn from that.
+
+Shaik et al., "Clustered FedStack: Intermediate Global Models with Bayesian Information Criterion", 2023. It builds on
+"FedStack: Personalized Activity Monitoring Using Stacked Federated Learning", Knowledge-Based Systems 257, 2022.
+
+What travels does so once, in round 0: every client trains a network of its own and sends its last layer, the class
+probabilities it gives its training rows, and their labels. The server stacks the probabilities and trains a global
+model on them. It groups the clients by the direction of their last layers, into as many clusters as the BIC asks for,
+and trains an intermediate model on each cluster's part of the stack, from the global one on. A client is served by its
+own network with its cluster's stacked model behind it. One cluster is plain FedStack.
+
+In later rounds the server trains the stacked models on, along the same cyclical learning rate, and nothing is sent.
+With `refresh` the clients train on too and send their predictions anew.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+
+from fedclade.asking import Ask, TrainedClients
+from fedclade.clients.tasks import OWN, Evaluate, Predict, Predicted, Train, Training
+from fedclade.clustering.similarity import directions, distance_matrix, informative
+from fedclade.errors import FedcladeError
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.fedsccs import public_rows
+from fedclade.models import models as known_models
+from fedclade.models.assigned import Networks, Spec
+from fedclade.models.weights import Layout
+
+ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
+STACK_TRAINING = Training(batch_size=64, momentum=0.9, schedule="cyclic")
+
+Count = Annotated[int, Field(ge=1)]
+Stack = Mapping[str, Mapping[str, np.ndarray]]  # what each client sent: `values` (rows, classes) and their `labels`
+
+
+class FedStack(Method):
+    about: ClassVar[About] = About(
+        "clients of any architecture; models stacked on their predictions, one for each cluster of last layers",
+        "Shaik et al. 2023",
+        "the number too",
+        "one shot",
+        "predictions, labels, last layer",
+    )
+
+    epochs: Count = 20  # of local training before anything is sent
+    signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
+    algorithm: Literal["kmeans", "agglomerative", "gaussian-mixture"] = "kmeans"
+    n_clusters: Count | None = None  # None: where the BIC is lowest
+    bic: Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"] = "pooled"
+    most_clusters: Count = 10  # that the BIC looks at
+    stack_model: str = "ann"  # the network of the stacked models
+    stack_epochs: Count = 5  # in each round
+    stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; by the paper's 0.001 small stacks hardly learn
+    refresh: bool = False  # in later rounds clients train on, and send their predictions anew
+    # Public rows, .npz with `x` and `y`: clients predict these, so that no label of their own leaves them.
+    probe_file: str | None = None
+
+    @field_validator("probe_file")
+    @classmethod
+    def _answers_need_a_probe(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None and info.data.get("signature") == "predictions":
+            raise ValueError("answers are compared on the same rows: with signature = 'predictions' give a probe_file")
+        return path
+
+    def networks(
+        self, models: Sequence[Spec], clients: Sequence[str], input_shape: tuple[int, ...], n_classes: int
+    ) -> Networks:
+        """The models that were named (else those of the paper that fit the rows), by turns; stacked ones above."""
+        fitting = [name for name in ARCHITECTURES if known_models()[name].fits(input_shape)]
+        networks = Networks.stacked(self.stack_model, models or fitting, clients, input_shape, n_classes)
+        heads = {name: head_size(make) for name, make in networks.factories.items() if name}
+        if self.signature == "head" and len(set(heads.values())) > 1:
+            raise FedcladeError(
+                f"last layers of unlike size cannot be compared ({heads}): choose models that agree in it, "
+                "or method.signature = 'predictions'"
+            )
+        return networks
+
+    def start(self, roster: Roster, ask: Ask) -> Clusters:
+        self.probe(roster)  # what is wrong with it must be known now, not after the training
+        trained = self.trained(roster, ask, "cluster")
+        stack = self.predictions(trained.clients, roster, ask, "stack")
+        signatures = self.signatures(trained, stack)
+        if not signatures or not stack:
+            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+        labels = self.grouped(signatures, ask)
+        clusters = Clusters.from_labels(list(signatures), labels, roster.initial)
+        unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
+        centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
+        clusters = clusters.noting(centres=centres, stack=stack, whole=roster.initial)
+        clusters = self.settle(clusters, set(roster.clients) - set(signatures), roster, ask)
+        return self.stacked(clusters, roster, ask)
+
+    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        clusters = self.resettle(clusters, roster, ask)
+        if self.refresh:
+            trained = ask(Train(start=OWN, upload="nothing"), to=self.sample(roster))
+            anew = self.predictions(trained.clients, roster, ask, "stack")
+            clusters = clusters.noting(stack={**clusters.notes["stack"], **anew})
+        return self.stacked(clusters, roster, ask)
+
+    def serve(self, clusters: Clusters, client: str) -> Evaluate:
+        return Evaluate(clusters.model_of(client), through=OWN)
+
+    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+        """With those whose signatures point nearest to a newcomer's; one that points nowhere stays alone."""
+        trained = self.trained(roster, ask, "place")
+        answers = self.predictions(trained.clients, roster, ask, "place") if self.signature == "predictions" else {}
+        placements = {}
+        for client, vector in self.signatures(trained, answers).items():
+            unit = directions(vector)
+            far = {k: float(np.linalg.norm(unit - centre)) for k, centre in clusters.notes["centres"].items()}
+            placements[client] = Placement(nearest(far) if unit.any() else None, far, "distance of directions")
+        return placements
+
+    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+        """Whoever finds a place brings predictions along; one that founds a cluster has the global model there."""
+        coming = set(newcomers) & set(roster.clients)
+        clusters = super().settle(clusters, coming, replace(roster, initial=clusters.notes["whole"]), ask)
+        settled = [c for c in roster.clients if c in coming and c not in clusters.notes.get("unsettled", ())]
+        stack = {client: rows for client, rows in clusters.notes["stack"].items() if client not in coming}
+        return clusters.noting(stack={**stack, **self.predictions(settled, roster, ask, "stack")})
+
+    # What clients do
+
+    def trained(self, roster: Roster, ask: Ask, phase: str) -> TrainedClients:
+        """Clients train their networks from the start that all of one architecture share."""
+        training = roster.training.model_copy(update={"local_epochs": self.epochs})
+        upload = "head" if self.signature == "head" else "nothing"
+        return ask(Train(upload=upload, training=training), to=roster.clients, phase=phase)
+
+    def predictions(self, clients: Iterable[str], roster: Roster, ask: Ask, phase: str) -> Stack:
+        """What their networks say of their own training rows, or of the public ones."""
+        rows, labels = self.probe(roster) or (None, None)
+        answers = ask(Predict(start=OWN, on="train", rows=rows), to=clients, phase=phase)
+        return {c: {"values": a.values, "labels": a.labels if labels is None else labels} for c, a in answers.items()}
+
+    def probe(self, roster: Roster) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.probe_file is None:
+            return None
+        return labelled_rows(self.probe_file, roster.input_shape, roster.n_classes)
+
+    def signatures(self, trained: TrainedClients, stack: Stack) -> dict[str, np.ndarray]:
+        if self.signature == "head":
+            return {client: answer.weights for client, answer in trained.items()}
+        return {client: rows["values"].ravel() for client, rows in stack.items()}
+
+    # What the server makes of it
+
+    def grouped(self, signatures: Mapping[str, np.ndarray], ask: Ask) -> np.ndarray:
+        """Clusters of directions; a client without one (all zeros) is alone, beside the others."""
+        from fedclade.clustering.centers import cluster_rows  # takes a second, which other methods need not wait
+
+        rows, clients = np.stack(list(signatures.values())), list(signatures)
+        known = informative(rows)
+        what = "last layers" if self.signature == "head" else "predictions"
+        distances = distance_matrix(rows, "cosine")
+        ask.record("proximity", matrix=distances, clients=clients, measure=f"1 - cosine of {what}")
+        if not known.any():
+            return np.arange(len(rows))
+        curve = self.bic_curve(directions(rows[known]))
+        number = min(self.n_clusters or int(np.argmin(curve)) + 1, int(known.sum()))
+        ask.record("bic", k=list(range(1, len(curve) + 1)), bic=curve, chosen=number, rule=self.bic)
+        return cluster_rows(rows, number, "gmm" if self.algorithm == "gaussian-mixture" else self.algorithm)
+
+    def bic_curve(self, rows: np.ndarray) -> np.ndarray:
+        """The BIC of 1, 2, ... clusters."""
+        from fedclade.clustering.centers import mixture_bic, pooled_bic
+
+        most = min(self.most_clusters, max(1, len(rows) - 2))
+        if self.bic == "pooled":
+            return pooled_bic(rows, most)
+        return mixture_bic(rows, most, self.bic.removeprefix("sklearn-"))
+
+    def stacked(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+        """Train the global stacked model, and from there the intermediate one of each cluster."""
+        everyone = {"all": roster.clients}
+        whole = self.taught(everyone, {"all": clusters.notes["whole"]}, clusters.notes["stack"], roster, ask)["all"]
+        if len(clusters) == 1:
+            models = dict.fromkeys(clusters.members, whole)
+        else:
+            starts = clusters.models if roster.round else dict.fromkeys(clusters.members, whole)
+            models = self.taught(clusters.members, starts, clusters.notes["stack"], roster, ask)
+        clusters = replace(clusters, models={**clusters.models, **models}).noting(whole=whole)
+        self.measure(clusters, roster, ask)
+        return clusters
+
+    def taught(
+        self,
+        groups: Mapping[Any, Iterable[str]],
+        models: Mapping[Any, np.ndarray],
+        stack: Stack,
+        roster: Roster,
+        ask: Ask,
+    ) -> dict[Any, np.ndarray]:
+        """The model of each group, trained on its members' part of the stack (as it was where they have none)."""
+        settings = {"local_epochs": self.stack_epochs, "learning_rate": self.stack_rate}
+        training = STACK_TRAINING.model_copy(update=settings)
+        so_far = 0 if self.refresh else self.stack_epochs * roster.round  # fresh rows deserve a fresh schedule
+        tasks = {}
+        for group, members in groups.items():
+            part = [stack[client] for client in members if client in stack]
+            if part:
+                rows, labels = (np.concatenate([sent[name] for sent in part]) for name in ("values", "labels"))
+                learn = Train(models[group], rows=rows, labels=labels, training=training, epochs_before=so_far, save="")
+                tasks[str(group)] = learn
+        trained = ask.server(tasks)
+        if trained.failures:
+            why = next(iter(trained.failures.values()))
+            raise FedcladeError(f"a stacked model cannot be trained ({why}): lower method.stack_rate")
+        return {group: trained[str(group)].weights if str(group) in trained else models[group] for group in groups}
+
+    def measure(self, clusters: Clusters, roster: Roster, ask: Ask) -> None:
+        """How well clients' networks do alone, with the global stacked model behind them, and with their cluster's."""
+        clients, home = roster.clients, clusters.cluster_of
+        whole = Predict(clusters.notes["whole"], through=OWN)
+        answers = {
+            "own": ask(Predict(start=OWN), to=clients, phase="measure"),
+            "global": ask(whole, to=clients, phase="measure"),
+            "cluster": ask({c: Predict(clusters.model_of(c), through=OWN) for c in clients}, phase="measure"),
+        }
+
+        def of(members: Iterable[str]) -> dict[str, Any]:
+            seen = [c for c in members if all(c in told for told in answers.values())]
+            return {model: scores([told[c] for c in seen], roster.n_classes) for model, told in answers.items() if seen}
+
+        parts = [{"number": k, "clients": list(part), **of(part)} for k, part in clusters.members.items()]
+        ask.record("stacking", all=of(clients), clusters=parts)
+        names = sorted(set(roster.network_of.values()))
+        counts = np.zeros((len(clusters), len(names)), np.int64)
+        for client in clients:
+            counts[list(clusters.members).index(home[client]), names.index(roster.network_of[client])] += 1
+        ask.record("architectures", networks=names, clusters=list(clusters.members), counts=counts)
+
+
+def scores(answers: Sequence[Predicted], n_classes: int) -> dict[str, Any]:
+    """Accuracy and, as means over the classes that the test rows hold, balanced accuracy, precision, recall and F1."""
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    labels = np.concatenate([answer.labels for answer in answers])
+    found = np.concatenate([answer.values.argmax(1) for answer in answers])
+    held = np.unique(labels)
+    precision, recall, f1, rows = precision_recall_fscore_support(labels, found, labels=held, zero_division=0.0)
+    return {
+        "accuracy": float((labels == found).mean()),
+        "balanced_accuracy": float(recall.mean()),
+        "precision": float(precision.mean()),
+        "recall": float(recall.mean()),
+        "f1": float(f1.mean()),
+        "by_class": {"class": held, "precision": precision, "recall": recall, "f1": f1, "rows": rows},
+        "confusion": confusion_matrix(labels, found, labels=np.arange(n_classes)),
+    }
+
+
+def head_size(make: Callable[[], Any]) -> int:
+    layout = Layout.of(make())
+    place = layout.layers[layout.head]
+    return place.stop - place.start
+
+
+def labelled_rows(path: str, input_shape: tuple[int, ...], n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Public rows and their labels from an .npz file."""
+    rows = public_rows(path, input_shape)
+    held = np.load(path, allow_pickle=False)
+    labels = np.asarray([] if isinstance(held, np.ndarray) or "y" not in held else held["y"]).astype(np.int64)
+    if labels.shape != (len(rows),) or labels.min() < 0 or labels.max() >= n_classes:
+        raise FedcladeError(
+            f"the rows in {path} need labels: give an array `y` with one of 0 .. {n_classes - 1} for each"
+        )
+    return rows, labels
