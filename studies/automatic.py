@@ -34,7 +34,7 @@ SETTINGS = [
     ("motionsense", "label-groups:2"),
     ("motionsense", "iid"),
 ]
-TRAINING = {"local_epochs": 5, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5}
+TRAINING = {"local_epochs": 4, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5}
 
 
 def one(case: tuple[str, str, int, str | None]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def one(case: tuple[str, str, int, str | None]) -> dict[str, Any]:
     clients = 30 if split == "adacfl-b" else 20
     model = "mlp" if data == "motionsense" else "lenet5"
     result = fedclade.run(
-        data, split=split, clients=clients, rows=300, model=model, method="fedclust", rounds=0, seed=seed,
+        data, split=split, clients=clients, rows=150, model=model, method="fedclust", rounds=0, seed=seed,
         training=TRAINING, workers=1, data_dir=data_dir,
     )  # fmt: skip
     record = result.folder.records()[0, "dendrogram"]
@@ -91,7 +91,7 @@ def main() -> None:
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         intro = (
-            "# The automatic number of clusters\n\nMade by `make results-automatic` (20 or 30 clients, 300 rows each, "
+            "# The automatic number of clusters\n\nMade by `make results-automatic` (20 or 30 clients, 150 rows each, "
             f"{arguments.seeds} seeds; last layers after one local training, as FedClust sends them). A case in which the "
             "data hold no groups (iid) counts like any other: one cluster is then right, with ARI 1.\n\n"
         )

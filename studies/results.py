@@ -16,7 +16,7 @@ from fedclade.compare import Comparison, Study, compare, to_markdown, write_tabl
 from fedclade.settings import cores, read_toml
 
 HERE = Path(__file__).parent
-STUDIES = ("hicfl-rotated", "hicfl-labels", "adacfl", "fedclust", "fedsccs", "fedstack")
+STUDIES = ("hicfl-rotated", "hicfl-labels", "adacfl", "fedclust", "fedsccs", "fedsccs-holdout", "fedstack")
 
 Rows = dict[str, dict[str, Any]]
 
@@ -105,6 +105,7 @@ CLAIMS: dict[str, Callable[[Rows], list[str]]] = {
     "adacfl": adacfl,
     "fedclust": fedclust,
     "fedsccs": fedsccs,
+    "fedsccs-holdout": fedsccs,
     "fedstack": fedstack,
 }
 

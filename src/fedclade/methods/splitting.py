@@ -2,8 +2,8 @@
 
 Both look at updates: what training changed in the model that a client was given. The server keeps the last few of every
 client (`depth`), which costs 4 bytes * clients * depth * numbers in the watched layers, in memory and in every
-checkpoint: for large models, watch fewer (`layers = "head"`). For each split it keeps what tells the two sides apart, so
-that a newcomer can find its way down the tree.
+checkpoint: for large models, watch fewer (`layers = "head"`). For each split it keeps what tells the two sides apart,
+so that a newcomer can find its way down the tree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
