@@ -11,6 +11,7 @@ made up: speed does not depend on what is in the pictures.
 """
 
 import argparse
+import contextlib
 import multiprocessing as mp
 import os
 import platform
@@ -180,13 +181,11 @@ def _measure_memory(queue, data_dir: str | None) -> None:  # type: ignore[no-unt
         """Memory in use, shared pages counted once (proportional set size)."""
         total = 0
         for process in family():
-            try:
+            with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
-            except psutil.Error:
-                pass
         return total
 
-    import fedclade.api  # noqa: F401  (what every run imports)
+    import fedclade.api
 
     base = _idle_workers()  # the price of Python and torch, not of the clients
     peak, done = [0.0], threading.Event()

@@ -122,7 +122,7 @@ def compare(
     workers: int | None = None,
     on_run: Callable[[PlannedRun, str | None], None] = lambda run, failure: None,
 ) -> Comparison:
-    """Run what is missing of a study, as many cells at a time as there are workers; `on_run` hears of each that ends."""
+    """Run what is missing of a study, as many runs at a time as there are workers; `on_run` hears of each."""
     from fedclade.settings import cores
 
     comparison = Comparison(study, Path(out))

@@ -68,7 +68,11 @@ def test_flower_and_local_agree_bit_for_bit(tmp_path: Path) -> None:
         "flower": FlowerSimulation(federation, factory, memory=tmp_path / "flower-memory", workers=2, **shared),  # type: ignore[arg-type]
     }
     try:
-        for name, settings in (("fedavg", {}), ("fedclust", {"fraction": 0.5, "n_clusters": 2}), ("ifca", {"n_clusters": 2})):
+        for name, settings in (
+            ("fedavg", {}),
+            ("fedclust", {"fraction": 0.5, "n_clusters": 2}),
+            ("ifca", {"n_clusters": 2}),
+        ):
             states = []
             for kind, engine in engines.items():
                 run = RunFolder.create(tmp_path / f"{name}-{kind}", {})

@@ -53,7 +53,10 @@ def encode(message: Task | Answer | Failure, layout: Layout) -> tuple[dict[str, 
     if isinstance(message, Train | Evaluate | Predict):
         place = layout.select(message.layers)
         sent = values["weights"]
-        values["weights"] = tuple(one[place] for one in sent) if isinstance(sent, tuple) else None if sent is None else sent[place]
+        if isinstance(sent, tuple):
+            values["weights"] = tuple(one[place] for one in sent)
+        elif sent is not None:
+            values["weights"] = sent[place]
     return {"message": type(message).__name__, **{name: packed(value) for name, value in values.items()}}, arrays
 
 

@@ -110,7 +110,7 @@ class Clusters:
         return replace(self, members={**self.members, cluster: (*self.members.get(cluster, ()), client)})
 
     def without(self, clients: Iterable[str]) -> "Clusters":
-        """After some clients left. A cluster that is empty now is closed; its model is kept, for newcomers may fit it."""
+        """After some clients left. A cluster that is empty now is closed; its model stays, for newcomers may fit it."""
         gone = set(clients)
         left = {key: tuple(name for name in part if name not in gone) for key, part in self.members.items()}
         return replace(self, members={key: part for key, part in left.items() if part})
