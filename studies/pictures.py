@@ -1,6 +1,7 @@
 """The picture of a run in the README: `python studies/pictures.py` writes docs/run.svg."""
 
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def main() -> None:
         console.print()
         console.print(outcome(fedclade.load(out).folder))
     picture = console.export_svg(title="fedclade").replace(folder, "runs")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # any fixed-width font will do
     (Path(__file__).parent.parent / "docs" / "run.svg").write_text(picture)
 
 
