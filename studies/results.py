@@ -139,9 +139,11 @@ def main() -> None:
             done = compare(study, folder, on_run=lambda run, failure: print(run.path, failure or "done", flush=True))
         else:
             done = Comparison(study, folder)
-        if not done.results().empty:
-            write_tables(done)
-            sections.append(section(name, done))
+        if len(done.results()) < len(study.runs(folder)):
+            print(f"{name}: not all of its runs have ended, so it is left out of the document", flush=True)
+            continue
+        write_tables(done)
+        sections.append(section(name, done))
     head = (
         "# Small results\n\nMade by `make results-small` on a "
         f"{cores()}-core CPU ({platform.machine()}), {len(study.seeds)} seeds each, real data; the studies are in "

@@ -6,6 +6,7 @@ never from a timing or from how many clients there are, so that results are the 
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -109,8 +110,27 @@ class QuickPool(nn.MaxPool2d):
         return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
+class QuickReluPool(QuickPool):
+    """The same with the ReLU before it, which is done on the quarter of the numbers that is left after it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        pooled = super().forward(input)
+        return pooled if torch.is_grad_enabled() else pooled.clamp_(min=0)
+
+
+class ReluLeftToPool(nn.ReLU):
+    """A ReLU that the pool after it does where no gradient is wanted: the two commute."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) if torch.is_grad_enabled() else input
+
+
 def with_quick_pools(module: nn.Module) -> nn.Module:
     """The module, its plain 2x2 max pools made quick for evaluation."""
+    for chain in [part for part in module.modules() if isinstance(part, nn.Sequential)]:
+        for first, second in pairwise(chain):
+            if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and is_pool_of_two(second):
+                first.__class__, second.__class__ = ReluLeftToPool, QuickReluPool
     for layer in module.modules():
         if type(layer) is nn.MaxPool2d and is_pool_of_two(layer):
             layer.__class__ = QuickPool

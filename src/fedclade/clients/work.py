@@ -251,9 +251,10 @@ class Workbench:
         hooks = []
         if task.output not in ("probabilities", "outputs"):
             layer = network.module.get_submodule(task.output)
-            hooks.append(layer.register_forward_hook(lambda _m, _i, out: caught.append(out.flatten(1).clone())))
+            hooks.append(layer.register_forward_hook(lambda _m, _i, out: caught.append(out.detach().flatten(1).clone())))
         try:
-            parts = outputs(network, self._compose(client, task, task.weights), rows)
+            # A layer's own output is looked at, so no layer may leave its work to the next one.
+            parts = outputs(network, self._compose(client, task, task.weights), rows, each_layer=bool(hooks))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -262,11 +263,13 @@ class Workbench:
         return Predicted((values.softmax(1) if task.output == "probabilities" else values).numpy(), labels)
 
 
-def outputs(network: Built, weights: np.ndarray, rows: Rows) -> list[Tensor]:
+def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:
     """What a network puts out for some rows, chunk by chunk."""
     buffer = torch.from_numpy(np.array(weights[None], np.float32))
     PlainNetwork(network.module).bind(buffer, torch.zeros(1, network.layout.n_parameters))
     network.module.eval()
+    if each_layer:
+        return [network.module(as_inputs(rows.x[part])).detach() for part in rows.chunks()]
     with torch.inference_mode():
         return [network.module(as_inputs(rows.x[part])) for part in rows.chunks()]
 

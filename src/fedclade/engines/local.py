@@ -143,7 +143,7 @@ class LocalEngine:
         for key, clients in by_model.items():
             views = {id(self.bench.held(c).test): self.bench.held(c).test for c in clients}
             rows = np.unique(np.concatenate(list(views.values())))
-            size = CHUNK * max(1, min(8, len(rows) // (CHUNK * self.workers * 2)))
+            size = CHUNK * -(-len(rows) // (CHUNK * self.workers * 4))  # a few pieces a worker, equally long
             for start in range(0, len(rows), size):
                 works.append(self._work(weights=models[key], rows=rows[start : start + size]))
                 owner.append(key)

@@ -34,7 +34,7 @@ REOPENS = 0.8  # a finished cluster is looked at again when its consistency fall
 
 @dataclass(frozen=True)
 class Found:
-    """Where a cluster falls apart, and what shows it."""
+    """Where a cluster falls apart, if it does, and what shows it."""
 
     layer: str
     labels: np.ndarray  # (members,) the part of each: two, or more that are split off one after the other
@@ -46,17 +46,11 @@ class Found:
 
     def shown(self, cluster: int, view: View) -> dict[str, Any]:
         """What a report can draw of it."""
-        reference = int(self.ranking[0])
-        return {
-            "cluster": cluster,
-            "layer": self.layer,
-            "look": self.look,
-            "clients": list(view.members),
-            "labels": self.labels,
-            "matrix": cosine_matrix(self.vectors),
-            "reference": view.members[reference],
-            "similarity": cosine(self.vectors[reference], self.vectors),
-        }
+        matrix = cosine_matrix(self.vectors)
+        shown = {"cluster": cluster, "layer": self.layer, "look": self.look, "clients": list(view.members)}
+        if len(self.ranking):
+            shown |= {"reference": view.members[self.ranking[0]], "similarity": matrix[self.ranking[0]]}
+        return shown | {"labels": self.labels, "matrix": matrix}
 
 
 @dataclass
@@ -131,8 +125,8 @@ class HiCFL(Splitting):
                 found = self.forced(view)
             else:
                 clusters, found = self.tried(clusters, cluster, view, roster)
+            looks.append((found or in_one_piece(view)).shown(cluster, view))
             if found is not None:
-                looks.append(found.shown(cluster, view))
                 clusters = self.split_along(clusters, cluster, found, view, before[cluster], roster)
         if looks:
             ask.record("similarity", tests=looks)
@@ -356,6 +350,13 @@ def halves(vectors: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
         inside = {label for label in set(labels.tolist()) if top[labels == label].mean() < 0.5}
         first = inside if inside < set(labels.tolist()) else first
     return [np.flatnonzero(np.isin(labels, list(first))), np.flatnonzero(~np.isin(labels, list(first)))]
+
+
+def in_one_piece(view: View) -> Found:
+    """A cluster that is not split, as its last layer shows it."""
+    vectors = view.watch.seen(view.history, view.layers[-1]).mean(axis=0)
+    ranking = references(view.stability[:, -1], len(view.members))
+    return Found(view.layers[-1], np.zeros(len(view.members), np.int64), vectors, ranking, "none")
 
 
 def calmest(view: View) -> int | None:
