@@ -251,7 +251,8 @@ class Workbench:
         hooks = []
         if task.output not in ("probabilities", "outputs"):
             layer = network.module.get_submodule(task.output)
-            hooks.append(layer.register_forward_hook(lambda _m, _i, out: caught.append(out.detach().flatten(1).clone())))
+            keep = lambda _module, _input, output: caught.append(output.detach().flatten(1).clone())  # noqa: E731
+            hooks.append(layer.register_forward_hook(keep))
         try:
             # A layer's own output is looked at, so no layer may leave its work to the next one.
             parts = outputs(network, self._compose(client, task, task.weights), rows, each_layer=bool(hooks))
