@@ -28,7 +28,6 @@ from fedclade.methods.base import About, Clusters, Method, Placement, Roster, ne
 from fedclade.methods.fedsccs import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
-from fedclade.models.networks import Correction
 from fedclade.models.weights import Layout
 
 ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
@@ -53,7 +52,7 @@ class FedStack(Method):
     n_clusters: Count | None = None  # None: where the BIC is lowest
     bic: Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"] = "pooled"
     most_clusters: Count = 10  # that the BIC looks at
-    stack_model: str = "correction"  # of what clients predict: its network; or one of `fedclade models`
+    stack_model: str = "ann"  # the network of the stacked models
     stack_epochs: Count = 5  # in each round
     stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; by the paper's 0.001 small stacks hardly learn
     refresh: bool = False  # in later rounds clients train on, and send their predictions anew
@@ -72,8 +71,7 @@ class FedStack(Method):
     ) -> Networks:
         """The models that were named (else those of the paper that fit the rows), by turns; stacked ones above."""
         fitting = [name for name in ARCHITECTURES if known_models()[name].fits(input_shape)]
-        top = Correction if self.stack_model == "correction" else self.stack_model
-        networks = Networks.stacked(top, models or fitting, clients, input_shape, n_classes)
+        networks = Networks.stacked(self.stack_model, models or fitting, clients, input_shape, n_classes)
         heads = {name: head_size(make) for name, make in networks.factories.items() if name}
         if self.signature == "head" and len(set(heads.values())) > 1:
             raise FedcladeError(

@@ -234,20 +234,3 @@ class BiLSTM(nn.Module):
 
 def bilstm(input_shape: Shape, n_classes: int) -> nn.Module:
     return BiLSTM(input_shape[0], n_classes)
-
-
-class Correction(nn.Module):
-    """A stacked model: the class probabilities that it reads, and a correction that is nothing before training.
-
-    So it is never worse than what it reads for want of rows to learn from.
-    """
-
-    def __init__(self, input_shape: Shape, n_classes: int) -> None:
-        super().__init__()
-        self.fc = nn.Linear(input_shape[0], HEAD_WIDTH)
-        self.head = nn.Linear(HEAD_WIDTH, n_classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, probabilities: Tensor) -> Tensor:
-        return probabilities.clamp(min=1e-6).log() + self.head(self.fc(probabilities).relu())
