@@ -10,7 +10,8 @@ from fedclade.clients.tasks import Answer, Failure, Task, Train, Trained, Traini
 from fedclade.methods import Clusters, Method, Roster
 from fedclade.models.weights import Layout
 
-Script = Callable[[str, int], Sequence[float] | np.ndarray | None]  # (client, round) -> its update; None: it is absent
+# (client, round) -> its update, or how the update follows from the model it gets; None: it is absent
+Script = Callable[[str, int], Sequence[float] | np.ndarray | Callable[[np.ndarray], np.ndarray] | None]
 
 
 class Scripted:
@@ -30,6 +31,8 @@ class Scripted:
                 answers[client] = Failure("timed out")
                 continue
             assert isinstance(task, Train)
+            if callable(update):
+                update = update(task.candidates[0])
             weights = np.asarray(task.candidates[0] + np.float32(update), np.float32)
             place = self.layout.select(None if task.upload == "nothing" else task.upload)
             answers[client] = Trained(weights[place], self.samples.get(client, 1), 1, 0.0)
@@ -48,9 +51,9 @@ class Play:
         samples: Mapping[str, int] | None = None,
         learning_rate: float = 0.1,
     ) -> None:
-        layout = layout or one_layer(
-            len(next(u for c in clients for t in range(1, 99) if (u := script(c, t)) is not None))
-        )
+        if layout is None:
+            first = next(update for c in clients for t in range(1, 99) if (update := script(c, t)) is not None)
+            layout = one_layer(len(first(np.zeros(1)) if callable(first) else first))
         self.method, self.round = method, 0
         self.ask = Ask(Scripted(clients, layout, script, samples or {}))  # type: ignore[arg-type]
         self.roster = Roster(
@@ -70,6 +73,17 @@ class Play:
     @property
     def parts(self) -> set[frozenset[str]]:
         return {frozenset(part) for part in self.clusters.members.values()}
+
+
+def pulling(places: Mapping[str, np.ndarray], noise: float = 0.1) -> Script:
+    """Clients that pull a model a part of the way to a place of their own, each time by some other way."""
+
+    def script(client: str, round: int) -> Callable[[np.ndarray], np.ndarray]:
+        place = places[client]
+        jitter = np.random.default_rng([round, *client.encode()]).normal(size=len(place)) * noise
+        return lambda model: 0.3 * (place - model) + jitter
+
+    return script
 
 
 def one_layer(size: int) -> Layout:

@@ -143,15 +143,8 @@ def test_the_run_folder_holds_the_stacked_models(mixed: fedclade.Result) -> None
     from safetensors.numpy import load_file
 
     tensors = load_file(mixed.path / "models" / "cluster-0.safetensors")
-    assert {name: tensor.shape for name, tensor in tensors.items()}["fc1.weight"] == (128, 4)  # it reads four classes
-    assert mixed.summary["layout"]["names"] == [
-        "fc1.weight",
-        "fc1.bias",
-        "fc2.weight",
-        "fc2.bias",
-        "head.weight",
-        "head.bias",
-    ]
+    assert {name: tensor.shape for name, tensor in tensors.items()}["fc.weight"] == (64, 4)  # it reads four classes
+    assert mixed.summary["layout"]["names"] == ["fc.weight", "fc.bias", "head.weight", "head.bias"]
 
 
 def test_networks_of_your_own_and_those_that_cannot_be_compared() -> None:
@@ -297,11 +290,17 @@ def test_newcomers_join_those_whose_last_layers_point_the_same_way(tmp_path: Pat
         test = late[name].test
         right = placed[name].model(torch.from_numpy(late.x[test])).argmax(1).numpy() == late.y[test]
         assert right.mean() == pytest.approx(placed[name].accuracy)
-    events = [{"round": 1, "join": 2}, {"round": 2, "leave": 1, "drift": 2}]
+
+
+def test_clients_join_leave_and_change_during_a_run() -> None:
+    events = [{"round": 1, "join": 2}, {"round": 2, "leave": 1, "drift": ("c1", "c2")}]
     method = {"name": "fedstack", "epochs": 6, "n_clusters": 2}
-    moving = fedclade.run(everyone, method=method, model="ann", rounds=3, training=TRAINING, workers=1, events=events)
-    assert moving.cluster_of("c6") == moving.cluster_of("c2")
-    assert moving.cluster_of("c7") == moving.cluster_of("c1") or "c7" in moving.history["client"].tolist()
+    shared = {"model": "ann", "rounds": 3, "training": TRAINING, "workers": 1, "events": events}
+    result = fedclade.run(planted(n_clients=8, rows=40), method=method, **shared)
+    assert sorted(map(sorted, result.clusters.values())) == [["c1", "c4", "c6"], ["c2", "c3", "c5", "c7"]]
+    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
+    assert len(stack["c1"]["labels"]) == 40 + 7 * 2  # the rows that it holds now
+    assert result.model_for("c6") is not None
 
 
 def test_a_client_that_fails_waits_and_the_others_go_on() -> None:
@@ -319,7 +318,7 @@ def test_every_client_alone_has_a_calibrated_model_of_its_own() -> None:
     assert len(result.clusters) == 3
     models = result.folder.last_checkpoint()[1]["models"]  # type: ignore[index]
     assert not np.array_equal(models[0], models[1])
-    assert result.accuracy["mean"] >= result.accuracy_own["mean"] - 0.15  # few rows to learn from
+    assert result.accuracy["mean"] >= result.accuracy_own["mean"]  # a stack of a few rows does no harm
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

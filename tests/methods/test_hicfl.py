@@ -14,7 +14,7 @@ from fedclade.methods.hicfl import HiCFL, agreement, halves, reorganised
 from fedclade.methods.splitting import Watch
 from fedclade.models.weights import Layout
 from planting import planted
-from playing import Play, parts_of
+from playing import Play, parts_of, pulling
 
 PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
@@ -35,6 +35,13 @@ def groups(federation: Federation) -> set[frozenset[str]]:
         frozenset(name for name in federation.names if federation.groups[name] == group)
         for group in set(federation.groups.values())
     }
+
+
+def two_groups(clients: str) -> dict[str, np.ndarray]:
+    """Places to pull to: every second client the same, up to a little."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(2, 40)) * 3
+    return {client: centres[place % 2] + random.normal(size=40) * 0.1 for place, client in enumerate(clients)}
 
 
 # ---- the paper's rule, against numbers done by hand -----------------------------------------------------------------
@@ -325,13 +332,14 @@ def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
 
 
 def test_fine_grained_and_personalised_go_further() -> None:
-    federation = planted(n_clients=8, rows=40)
-    fine = run(federation, rounds=12, variant="fine-grained", attempts=1)
-    assert len(fine.clusters) == 4
-    assert all(any(part <= group for group in groups(federation)) for part in found(fine))
-    assert [branch["rule"] for branch in fine.tree] == ["agreement", "fine-grained", "fine-grained"]
-    alone = run(federation, rounds=21, variant="personalised", attempts=1)
-    assert len(alone.clusters) == 8
+    places = two_groups("abcdefgh")
+    fine = Play(HiCFL(variant="fine-grained", attempts=1), "abcdefgh", pulling(places))
+    clusters = fine.go(30)
+    assert [branch["rule"] for branch in clusters.tree] == ["agreement", "fine-grained", "fine-grained"]
+    assert len(clusters) == 4
+    assert all(part <= set("aceg") or part <= set("bdfh") for part in fine.parts)
+    alone = Play(HiCFL(variant="personalised", attempts=1), "abcdefgh", pulling(places))
+    assert len(alone.go(36)) == 8
 
 
 def test_reorganising_merges_like_clusters_unless_a_third_objects() -> None:
@@ -350,13 +358,20 @@ def test_reorganising_merges_like_clusters_unless_a_third_objects() -> None:
 
 
 def test_misplaced_clients_find_back() -> None:
-    federation = planted(n_clients=12, rows=40)
-    wrong = run(federation, rounds=5, misplace=0.2, misplace_round=5)
-    assert wrong.summary["clusters"]["ari"] < 0.6
-    mended = run(federation, rounds=10, misplace=0.2, misplace_round=5)
-    assert found(mended) == groups(federation)
-    left = run(federation, rounds=10, misplace=0.2, misplace_round=5, correct=False)
-    assert found(left) != groups(federation)
+    clients = "abcdefghijkl"
+    settings = {"misplace": 0.2, "misplace_round": 4}
+    mended = Play(HiCFL(**settings), clients, pulling(two_groups(clients)))
+    mended.go(3)
+    assert mended.parts == parts_of("acegik", "bdfhjl")
+    mended.go(1)
+    wrong = mended.clusters.notes["misplaced"]
+    assert len(wrong) == 2
+    assert mended.parts != parts_of("acegik", "bdfhjl")
+    mended.go(5)
+    assert mended.parts == parts_of("acegik", "bdfhjl")
+    left = Play(HiCFL(**settings, correct=False), clients, pulling(two_groups(clients)))
+    left.go(9)
+    assert left.parts != parts_of("acegik", "bdfhjl")
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

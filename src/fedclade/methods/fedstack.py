@@ -28,12 +28,14 @@ from fedclade.methods.base import About, Clusters, Method, Placement, Roster, ne
 from fedclade.methods.fedsccs import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
+from fedclade.models.networks import Correction
 from fedclade.models.weights import Layout
 
 ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
 STACK_TRAINING = Training(batch_size=64, momentum=0.9, schedule="cyclic")
 
 Count = Annotated[int, Field(ge=1)]
+Criterion = Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"]
 Stack = Mapping[str, Mapping[str, np.ndarray]]  # what each client sent: `values` (rows, classes) and their `labels`
 
 
@@ -48,16 +50,15 @@ class FedStack(Method):
 
     epochs: Count = 20  # of local training before anything is sent
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
-    algorithm: Literal["kmeans", "agglomerative", "gaussian-mixture"] = "kmeans"
+    algorithm: Literal["kmeans", "agglomerative", "gaussian-mixture"] = "kmeans"  # that groups their directions
     n_clusters: Count | None = None  # None: where the BIC is lowest
-    bic: Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"] = "pooled"
+    bic: Criterion = "pooled"  # one variance for all clusters; with variances of their own k comes out too low or high
     most_clusters: Count = 10  # that the BIC looks at
-    stack_model: str = "ann"  # the network of the stacked models
+    stack_model: str = "correction"  # a small network that corrects what clients predict; or one of `fedclade models`
     stack_epochs: Count = 5  # in each round
     stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; by the paper's 0.001 small stacks hardly learn
     refresh: bool = False  # in later rounds clients train on, and send their predictions anew
-    # Public rows, .npz with `x` and `y`: clients predict these, so that no label of their own leaves them.
-    probe_file: str | None = None
+    probe_file: str | None = None  # public rows, .npz with x and y: clients predict these, and no label leaves them
 
     @field_validator("probe_file")
     @classmethod
@@ -71,7 +72,8 @@ class FedStack(Method):
     ) -> Networks:
         """The models that were named (else those of the paper that fit the rows), by turns; stacked ones above."""
         fitting = [name for name in ARCHITECTURES if known_models()[name].fits(input_shape)]
-        networks = Networks.stacked(self.stack_model, models or fitting, clients, input_shape, n_classes)
+        top = Correction if self.stack_model == "correction" else self.stack_model
+        networks = Networks.stacked(top, models or fitting, clients, input_shape, n_classes)
         heads = {name: head_size(make) for name, make in networks.factories.items() if name}
         if self.signature == "head" and len(set(heads.values())) > 1:
             raise FedcladeError(

@@ -29,6 +29,7 @@ from fedclade.methods.base import About, Clusters, Roster
 from fedclade.methods.splitting import ENOUGH, Look, Splitting, View, born, moved, of_rate
 from fedclade.models.weights import average
 
+UNCLEAR = 5  # tests without a stable picture until the others need not wait for a cluster
 REOPENS = 0.8  # a finished cluster is looked at again when its consistency falls below this share of what it was
 
 
@@ -59,6 +60,7 @@ class Diary:
 
     fired: int  # the last round in which the trigger fired, at first that in which the cluster was made
     attempts: int = 0  # tests that found the cluster in one piece
+    unclear: int = 0  # tests that could not tell
     consistent: int = 0  # tests in a row in which its updates agreed
     norms: tuple[float, float] | None = None  # of the mean and the longest update at the last test
     median: float | None = None  # of its members' stability at the last test
@@ -81,7 +83,7 @@ class HiCFL(Splitting):
     rho_stop: Annotated[float, Field(gt=0, le=1)] | None = None  # consistency; None: 0.95, or 0.85 for centred signs
     eps1: Annotated[float, Field(gt=0)] = 0.4  # norms: split only if the mean update is shorter than this
     eps2: Annotated[float, Field(ge=0)] = 1.6  # and the longest update is longer than this, as in CFL
-    attempts: Annotated[int, Field(ge=1)] = 3  # a cluster is finished that was found in one piece so often
+    attempts: Annotated[int, Field(ge=1)] = 3  # a cluster is finished that was stable so often, and in one piece
     order: Literal["aggregate-first", "split-first"] = "aggregate-first"
     variant: Literal["plain", "fine-grained", "personalised", "re-organised"] = "plain"  # once all is finished
     correct: bool = True  # ours: members who pull against their cluster look for their place again
@@ -148,12 +150,11 @@ class HiCFL(Splitting):
         return clusters.noting(diaries={**diaries, cluster: asdict(diary)}), found
 
     def is_complete(self, clusters: Clusters) -> bool:
-        """Whether no cluster is left that might be split."""
+        """Whether no cluster is left that might soon be split."""
         diaries = clusters.notes.get("diaries", {})
-        is_finished = [
-            len(clusters.members[k]) < self.min_size or diaries.get(k, {}).get("finished") for k in clusters.members
-        ]
-        return bool(clusters.notes.get("refined")) or all(is_finished)
+        unfinished = [k for k, part in clusters.members.items() if len(part) >= self.min_size]
+        done = [k in diaries and (diaries[k]["finished"] or diaries[k]["unclear"] >= UNCLEAR) for k in unfinished]
+        return bool(clusters.notes.get("refined")) or all(done)
 
     def views(self, clusters: Clusters, roster: Roster) -> dict[int, View]:
         """Every cluster that enough is known of."""
@@ -180,12 +181,14 @@ class HiCFL(Splitting):
         as a whole, where the frequent classes of a client speak loudest, and unit by unit, where every class (or
         filter) has the same say; of two answers the clearer one is taken.
         """
+        is_stable = False
         for column, layer in reversed(list(enumerate(view.layers))):
             answers = []
             for look, directions in looks_at(view, layer):
                 known = informative(directions).all(axis=0)
                 if known.sum() < 3 or agreement(directions[:, known]) < self.agreement:
                     continue
+                is_stable = True
                 vectors = directions.mean(axis=0)
                 distances = distance_matrix(vectors[known])
                 labels, _ = agglomerate(distances, "ward", threshold="auto")
@@ -197,7 +200,8 @@ class HiCFL(Splitting):
                     answers.append(Found(layer, everyone, vectors, ranking, "agreement", look, score))
             if answers:
                 return max(answers, key=lambda found: found.score or 0.0)
-        diary.attempts += 1
+        diary.attempts += is_stable
+        diary.unclear += not is_stable
         return None
 
     # The paper's rule
