@@ -38,6 +38,11 @@ def test_a_gap_is_measured_from_the_smallest_of_the_group():
     assert preclusters([2, 2, 2], [1.00, 1.09, 1.19]).tolist() == [0, 0, 1]  # no creeping from one to the next
 
 
+def test_a_chain_ends_where_nobody_is():
+    assert preclusters([2, 2, 2, 2], [1.00, 1.09, 1.19, 1.32], rule="chain").tolist() == [0, 0, 0, 1]
+    assert preclusters([2, 2, 3], [1.09, 1.00, 1.05], rule="chain").tolist() == [0, 0, 1]
+
+
 def test_the_class_count_must_be_equal_and_no_entropy_is_one_group():
     assert preclusters([2, 3, 2], [1.0, 1.0, 1.0]).tolist() == [0, 1, 0]
     assert preclusters([1, 1, 1, 1], [0.0, 0.0, 0.0, 0.01]).tolist() == [0, 0, 0, 1]

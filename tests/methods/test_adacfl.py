@@ -54,12 +54,14 @@ def test_a_threshold_merges_up_to_itself() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, ["ab", "c", "d"]),  # 1.09 is within a tenth of 1.00, 1.11 is not; and d holds three classes
+        ({}, ["abc", "d"]),  # 1.11 is within a tenth of 1.09; d holds three classes
+        ({"gap": 0.05}, ["a", "bc", "d"]),
+        ({"rule": "anchor"}, ["ab", "c", "d"]),  # 1.09 is within a tenth of 1.00, 1.11 is not
         ({"premerge": "seed"}, ["abcd"]),
         ({"precluster": False}, ["abcd"]),
         ({"rule": "bits"}, ["ab", "c", "d"]),
         ({"rule": "share"}, ["ab", "c", "d"]),  # tenths of two bits, with four classes
-        ({"gap": 0.2}, ["abc", "d"]),
+        ({"rule": "anchor", "gap": 0.2}, ["abc", "d"]),
     ],
 )
 def test_preclusters_part_like_weights(settings: dict[str, object], expected: list[str]) -> None:

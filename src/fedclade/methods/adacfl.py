@@ -32,7 +32,7 @@ class AdaCFL(Method):
     layers: str = "smallest"  # the smallest fully connected layer; "all" of them; or a layer's name
     precluster: bool = True  # first by the number of classes and the entropy of labels
     premerge: Literal["inside", "seed"] = "inside"  # pre-clusters can only be divided, or are where merging starts
-    rule: Literal["anchor", "share", "bits"] = "anchor"  # what the gap is a part of, see `clustering.preclusters`
+    rule: Literal["anchor", "chain", "share", "bits"] = "chain"  # from where the gap counts: `clustering.preclusters`
     gap: Annotated[float, Field(gt=0)] = 0.1  # between entropies that are alike
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # up to which clusters merge; in the paper 1.4
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
