@@ -85,6 +85,10 @@ class PlannedRun:
     settings: Mapping[str, Any]
     path: Path
 
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
 
 @dataclass
 class Comparison:
@@ -98,7 +102,7 @@ class Comparison:
         """A row for each run that has ended."""
         import pandas as pd
 
-        rows = [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if _is_finished(run.path)]
+        rows = [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if run.folder.is_finished]
         return pd.DataFrame(rows)
 
     def table(self) -> "pd.DataFrame":
@@ -127,7 +131,7 @@ def compare(
 
     comparison = Comparison(study, Path(out))
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
-    missing = [run for run in study.runs(comparison.out) if not _is_finished(run.path)]
+    missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished]
     for run, failure in _run_all(missing, workers or cores()):
         if failure is not None:
             comparison.failures[run.label, run.seed] = failure
@@ -170,10 +174,6 @@ def run_cell(settings: dict[str, Any], path: str) -> str | None:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _is_finished(path: Path) -> bool:
-    return (path / "result.json").is_file()
 
 
 def _name(label: str) -> str:

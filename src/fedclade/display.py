@@ -18,6 +18,7 @@ from fedclade.errors import FedcladeError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedclade.compare import PlannedRun
     from fedclade.rounds import Progress
     from fedclade.runs.folder import RunFolder
 
@@ -118,6 +119,50 @@ class RoundsDisplay:
             f"down {size_in_words(progress.bytes_down)}",
         ]
         return "  ".join([*facts, f"failures {self.failures}"] if self.failures else facts)
+
+
+class StudyDisplay:
+    """Shows a study: how many of its runs have ended and how far the others are, read from their folders.
+
+    Live on a terminal; elsewhere only a line for each run that ends.
+    """
+
+    def __init__(self, console: Console, runs: "Sequence[PlannedRun]") -> None:
+        from rich.live import Live
+
+        self.console = console
+        self.runs = runs
+        self.done = sum(run.folder.is_finished for run in runs)
+        self.live = Live(get_renderable=self._state, console=console, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> "StudyDisplay":
+        if self.console.is_interactive:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.live.stop()
+
+    def __call__(self, run: "PlannedRun", failure: str | None) -> None:
+        self.done += 1
+        line = f"{self.done}/{len(self.runs)}  {run.label}, seed {run.seed}: {failure or 'done'}"
+        self.console.print(line, soft_wrap=True)
+
+    def _state(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+
+        lines = make_table("under way", "round", "")
+        for run in self.runs:
+            if run.folder.is_finished or not run.folder.is_running:
+                continue
+            rounds = int(run.folder.settings["settings"]["rounds"])
+            done = run.folder.last_round or 0
+            lines.add_row(f"{run.label}, seed {run.seed}", f"{done}/{rounds}", ProgressBar(rounds or 1, done, width=24))
+        whole = Table.grid(padding=(0, 1))
+        whole.add_row(ProgressBar(len(self.runs), self.done, width=40), f"{self.done} of {len(self.runs)} runs done")
+        return Group(lines, whole)
 
 
 # --- outcome ----------------------------------------------------------------------------------------------------------

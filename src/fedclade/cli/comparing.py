@@ -8,7 +8,10 @@ import typer
 from fedclade.cli import options
 from fedclade.cli.errors import STOPPED
 from fedclade.cli.runs import default_folder
-from fedclade.display import make_console, make_table
+from fedclade.display import StudyDisplay, counted, make_console, make_table
+
+# What a narrow terminal does not show, in this order.
+DISPENSABLE = ("std", "own worst", "p", "settled", "seconds", "down MB", "MB to target", "rounds to target", "up MB")
 
 
 def compare(
@@ -60,26 +63,33 @@ def compare(
         values["target"] = target
     plan = Study.of(values)
     folder = out or (default_folder("compare", study.stem) if study is not None else default_folder("compare"))
-    total = len(plan.runs(folder))
-    done = sum(1 for run in plan.runs(folder) if (run.path / "result.json").is_file())
-    console.print(f"{total} runs, {done} of them done already; they lie in {folder}")
-
-    def report(run: Any, failure: str | None) -> None:
-        nonlocal done
-        done += 1
-        console.print(f"{done}/{total}  {run.label}, seed {run.seed}: {failure or 'done'}", soft_wrap=True)
-
+    display = StudyDisplay(console, plan.runs(folder))
+    done = f"{display.done} of them done already"
+    console.print(f"{counted(len(display.runs), 'run')}, {done}; they lie in {folder}", soft_wrap=True)
     try:
-        comparison = run_study(plan, folder, workers=workers, on_run=report)
+        with display:
+            comparison = run_study(plan, folder, workers=workers, on_run=display)
     except KeyboardInterrupt:
         console.print(f"stopped; the same command with --out {folder} goes on", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     write_tables(comparison)
-    header, *rows = written(comparison.table(), plan)
+    rows = written(comparison.table(), plan)
+    header, *body = fitting(rows, console.width)
     table = make_table(*header, right=header[1:])
-    for row in rows:
+    for row in body:
         table.add_row(*row)
     console.print(table)
-    console.print(f"also as Markdown, LaTeX, CSV and HTML in {folder}", soft_wrap=True)
+    whole = "all columns" if len(header) < len(rows[0]) else "also"
+    console.print(f"{whole} as Markdown, LaTeX, CSV and HTML in {folder}", soft_wrap=True)
     if comparison.failures:
         raise typer.Exit(1)
+
+
+def fitting(rows: list[list[str]], width: int) -> list[list[str]]:
+    """The table without its least telling columns, as many as it takes to fit a narrow terminal."""
+    columns = list(zip(*rows, strict=True))
+    for name in DISPENSABLE:
+        if sum(max(map(len, column)) + 3 for column in columns) <= width:
+            break
+        columns = [column for column in columns if column[0] != name]
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -165,6 +165,12 @@ class RunFolder:
         found = (self.path / "checkpoints").glob("*.safetensors")
         return sorted(path for path in found if path.stem.isdecimal())
 
+    @property
+    def last_round(self) -> int | None:
+        """The newest round that counts; None before the first checkpoint."""
+        saved = self._checkpoints()
+        return int(saved[-1].stem) if saved else None
+
     def last_checkpoint(self) -> tuple[int, Any] | None:
         """The newest round that counts and its state. A damaged file is passed over for the one before."""
         damaged: FedcladeError | None = None
