@@ -133,7 +133,7 @@ def test_equal_seeds_make_equal_networks() -> None:
 
 
 def test_every_shape_has_a_default() -> None:
-    defaults = {GREY: "lenet5", COLOUR: "lenet5", DIGIT: "mlp", WINDOW: "cnn1d", FEATURES: "mlp", (2, 3, 4, 5): "mlp"}
+    defaults = {GREY: "lenet5", COLOUR: "lenet5", DIGIT: "ann", WINDOW: "cnn1d", FEATURES: "ann", (2, 3, 4, 5): "ann"}
     for shape, name in defaults.items():
         assert default_model(shape) == name
         make(name, shape, 4)

@@ -70,8 +70,8 @@ def models() -> dict[str, ModelInfo]:
 
 def default_model(input_shape: Shape) -> str:
     """The network to take where a user names none: small and quick to train."""
-    name = {3: "lenet5", 2: "cnn1d"}.get(len(input_shape), "mlp")
-    return name if models()[name].fits(input_shape) else "mlp"
+    name = {3: "lenet5", 2: "cnn1d"}.get(len(input_shape), "ann")
+    return name if models()[name].fits(input_shape) else "ann"
 
 
 def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
