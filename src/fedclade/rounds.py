@@ -66,7 +66,7 @@ class Loop:
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
         self.has_trained: set[str] = set()  # only they have a last model of their own
-        self.seconds, self.bytes = 0.0, {"up": 0, "down": 0}
+        self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
@@ -74,7 +74,7 @@ class Loop:
         self.run.rewind(first - 1)
         self.engine.rewind(first - 1)
         for number in range(first, self.rounds + 1):
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             self.ask.clear()
             self.ask.round = number
             self.present = self.calendar.present(number)
@@ -97,11 +97,11 @@ class Loop:
 
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
-        self.seconds, self.bytes = state["seconds"], dict(state["bytes"])
+        self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
         members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
         return Clusters(members, state["models"], tuple(state["tree"]), state["notes"])
 
-    def _close_round(self, number: int, clusters: Clusters, began: float) -> None:
+    def _close_round(self, number: int, clusters: Clusters, began: tuple[float, float]) -> None:
         last = number == self.rounds
         self.has_trained |= set(self.ask.trained)
         measured = number % self.evaluate_every == 0 or last
@@ -115,7 +115,8 @@ class Loop:
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.perf_counter() - began[0]
+        self.cpu_seconds += time.process_time() - began[1]
         state = {
             "members": dict(clusters.members),
             "models": dict(clusters.models),
@@ -124,6 +125,7 @@ class Loop:
             "last_seen": self.last_seen,
             "has_trained": sorted(self.has_trained),
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
         }
         tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
@@ -186,6 +188,7 @@ class Loop:
             "bytes": dict(self.bytes),
             "failures": self._failures(),
             "seconds": round(self.seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),  # of this process: with one worker, of everything
         }
         parts = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
         layout = self.engine.layout

@@ -11,7 +11,17 @@ from fedclade.cli.runs import default_folder
 from fedclade.display import StudyDisplay, counted, make_console, make_table
 
 # What a narrow terminal does not show, in this order.
-DISPENSABLE = ("std", "own worst", "p", "settled", "seconds", "down MB", "MB to target", "rounds to target", "up MB")
+DISPENSABLE = (
+    "std",
+    "own worst",
+    "p",
+    "settled",
+    "CPU seconds",
+    "down MB",
+    "MB to target",
+    "rounds to target",
+    "up MB",
+)
 
 
 def compare(
