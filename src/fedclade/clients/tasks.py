@@ -163,6 +163,8 @@ def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
 def scalars_of(message: Task | Answer) -> int:
     """How many single numbers travel beside the arrays (sample counts, losses): four bytes each in the ledger."""
     match message:
+        case Train():
+            return 1 if message.linear is not None else 0  # how stiff the term is differs from client to client
         case Trained():
             return (1 if len(message.weights) else 0) + (message.chosen is not None)
         case Evaluated():

@@ -5,6 +5,7 @@ from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.cfl import CFL
+from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
@@ -43,6 +44,7 @@ METHODS: dict[str, type[Method]] = {
     "hypcluster": HypCluster,
     "fesem": FeSEM,
     "fedgroup": FedGroup,
+    "clusterfl": ClusterFL,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "per-fedavg": PerFedAvg,
