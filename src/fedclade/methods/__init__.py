@@ -7,6 +7,7 @@ from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.cfl import CFL
 from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
+from fedclade.methods.dynamic import Dynamic
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedgroup import FedGroup
@@ -45,6 +46,7 @@ METHODS: dict[str, type[Method]] = {
     "fesem": FeSEM,
     "fedgroup": FedGroup,
     "clusterfl": ClusterFL,
+    "dynamic": Dynamic,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "per-fedavg": PerFedAvg,
