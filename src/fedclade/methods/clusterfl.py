@@ -97,7 +97,8 @@ class ClusterFL(Probing):
         "a model for each client, trained in relation to those that answer alike",
         "Ouyang et al. 2021",
         "the number too",
-        sends="2 models down, 1 up; probe rows",
+        "every few rounds",
+        "2 models down, 1 up; probe rows",
     )
 
     alpha: Annotated[float, Field(ge=0)] = 1e-3  # of the squared length of all weights

@@ -36,7 +36,8 @@ class Dynamic(Method):
         "clusters by a federated GAN, corrects them by losses, divides the worst (a reconstruction)",
         "Kim et al. 2021",
         "the number too",
-        sends="GAN weights, model; K models at times",
+        "every few rounds",
+        "GAN weights, model; K models at times",
     )
 
     n_clusters: Count = 2  # codes of the first clustering; division finds more
