@@ -30,9 +30,12 @@ clean:
 	rm -rf $(VENV) build dist
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
-.PHONY: results-small results-automatic
+.PHONY: results-small results-rivals results-automatic
 results-small: install
 	$(BIN)/python studies/results.py
+
+results-rivals: install
+	$(BIN)/python studies/rivals.py
 
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md

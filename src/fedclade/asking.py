@@ -183,7 +183,10 @@ class Ask:
         elif isinstance(answer, Predicted):
             if not np.isfinite(answer.values).all():
                 return Failure("not finite", "the predictions hold NaN or infinite numbers")
-        elif not isinstance(answer, Described):
+        elif isinstance(answer, Described):
+            if not all(np.isfinite(values).all() for values in answer.values.values()):
+                return Failure("not finite", "the description holds NaN or infinite numbers")
+        else:
             return Failure("bad shape", f"answered with {type(answer).__name__}")
         return None
 

@@ -283,6 +283,7 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "worst client": ("of the server's model", lambda row: _percent(row["worst"])),
     "std": ("over clients", lambda row: _percent(row["std"])),
     "own model": ("client's own last model", lambda row: _percent(row["own"])),
+    "own std": ("over clients", lambda row: _percent(row["own_std"])),
     "own worst": ("of the own models", lambda row: _percent(row["own_worst"])),
     "clusters": ("found", lambda row: _number(row["clusters"])),
     "ARI": ("agreement with the hidden groups", lambda row: _number(row["ari"], 2)),

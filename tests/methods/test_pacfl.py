@@ -102,3 +102,22 @@ def test_groups_in_other_directions_are_found_and_joined(tmp_path: Path) -> None
 def test_label_groups_and_an_exact_resume(tmp_path: Path) -> None:
     whole = whole_and_resumed({"name": "pacfl", "fraction": 0.5}, tmp_path, rounds=2, stop=1)
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
+
+
+def holding(labels: str, client: int) -> np.ndarray:
+    """A basis of somebody who has rows of some classes, each lying along an axis, give or take a few degrees."""
+    random = np.random.default_rng(client)
+    vectors = [np.eye(40)[int(label)] + random.normal(size=40) * 0.005 for label in labels]
+    return np.stack([vector / np.linalg.norm(vector) for vector in vectors], axis=1).astype(np.float32)
+
+
+def test_clients_that_share_one_class_of_two_are_told_apart() -> None:
+    """The smallest angle is as small for one shared class as for two: clusters must not hang on it alone."""
+    kinds = ["01", "12", "23", "34", "40"]  # every class is held by two kinds, so each is next to two others
+    bases = {f"{kind}-{n}": holding(kind, 10 * k + n) for k, kind in enumerate(kinds) for n in range(4)}
+    session = Session(PACFL(), scripted({**bases, "new": holding("23", 99)}))
+    clusters = session.go(0, without=["new"])
+    assert parts(clusters) == {frozenset(name for name in bases if name.startswith(kind)) for kind in kinds}
+    assert session.settle(clusters, ["new"], 1).cluster_of["new"] == clusters.cluster_of["23-0"]
+    alike = {f"c{n}": holding("01234", n) for n in range(20)}
+    assert len(Session(PACFL(), scripted(alike)).go(0)) == 1

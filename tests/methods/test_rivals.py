@@ -5,10 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripted import Session, local
 
 import fedclade
 from fedclade.clients.tasks import Training
+from fedclade.methods import METHODS, Clusters
+from fedclade.methods.ditto import Ditto
 from fedclade.methods.fedgroup import decomposed_cosines
+from fedclade.methods.ifca import IFCA
+from fedclade.methods.shared_layers import LGFedAvg
+from fedclade.models import make
+from fedclade.models.weights import Layout
 from planting import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
@@ -106,3 +113,75 @@ def test_decomposed_cosines_tell_directions_apart() -> None:
     assert cosines.shape == (4, 2)
     near = np.linalg.norm(cosines[0] - cosines[1]), np.linalg.norm(cosines[2] - cosines[3])
     assert max(near) < 0.2 < np.linalg.norm(cosines[0] - cosines[2])
+
+
+@pytest.mark.parametrize("name", FINDERS)
+def test_newcomers_join_their_group(name: str, tmp_path: Path) -> None:
+    engine = local(planted(n_clients=8, rows=80), tmp_path, TRAINING)
+    session = Session(METHODS[name](**FINDERS[name]), engine, TRAINING)
+    clusters = session.go(6, without=["c6", "c7"])
+    joined = session.settle(clusters, ["c6", "c7"], 7).cluster_of
+    assert joined["c6"] == joined["c0"] != joined["c7"] == joined["c1"]
+    engine.close()
+
+
+@pytest.mark.parametrize("name", [*FINDERS, "clusterfl", "dynamic", "lg-fedavg", "fedper", "ditto", "per-fedavg"])
+def test_half_of_the_clients_a_round_and_one_that_never_answers(name: str, tmp_path: Path) -> None:
+    engine = local(planted(n_clients=8, rows=40), tmp_path, TRAINING)
+    answer = engine.answer
+    engine.answer = lambda tasks, round: {  # type: ignore[method-assign]
+        client: reply for client, reply in answer(tasks, round).items() if client != "c3"
+    }
+    session = Session(METHODS[name](**{**FINDERS.get(name, {}), "fraction": 0.5}), engine, TRAINING)
+    clusters = session.go(3)  # it checks that they are a partition
+    assert all(np.isfinite(model).all() for model in clusters.models.values())
+    trained = [e for e in session.ledger if e["phase"] == "train" and e["direction"] == "down" and e["round"] == 3]
+    assert len({entry["client"] for entry in trained}) == 4
+    engine.close()
+
+
+def test_a_model_that_nobody_chose_stays_and_ties_go_to_the_first(tmp_path: Path) -> None:
+    engine = local(planted(), tmp_path)
+    session = Session(IFCA(n_clusters=3), engine)
+    same = Clusters({0: engine.clients}, {0: engine.initial, 1: engine.initial + 100, 2: engine.initial})
+    after = session.method.round(same, replace(session.roster, round=1), session.ask)
+    assert after.members == {0: engine.clients}
+    assert np.array_equal(after.models[1], same.models[1])
+    assert np.array_equal(after.models[2], same.models[2])
+    assert not np.array_equal(after.models[0], same.models[0])
+    engine.close()
+
+
+def test_the_last_two_layers_of_lenet_are_what_lg_fedavg_shares() -> None:
+    layout = Layout.of(make("lenet5", (3, 32, 32), 10))
+    assert len(np.zeros(layout.size)[layout.select(LGFedAvg().shared(layout))]) == 11_014
+
+
+def test_momentum_has_no_part_in_meta_steps(tmp_path: Path) -> None:
+    """Its two gradients are of different places: a buffer shared by both would mix them."""
+    federation = planted()
+    runs = [
+        fedclade.run(
+            federation,
+            method={"name": "per-fedavg", "outer_rate": 0.1},
+            model="mlp",
+            training=TRAINING.model_copy(update={"momentum": momentum}),
+            rounds=2,
+            workers=1,
+        )
+        for momentum in (0.0, 0.9)
+    ]
+    assert np.array_equal(*(run.weights_for("c0") for run in runs))
+
+
+def test_dittos_own_models_are_held_near_the_shared_one(tmp_path: Path) -> None:
+    federation = planted(rows=80)
+    apart = []
+    for number, strength in enumerate((0.0, 5.0)):
+        engine = local(federation, tmp_path / str(number), TRAINING)
+        session = Session(Ditto(strength=strength), engine, TRAINING)
+        clusters = session.go(3)
+        own = engine.bench.memory.read("c0", "personal")
+        apart.append(np.linalg.norm(own - clusters.models[0]))
+        engine.close()
+    assert apart[1] < 0.7 * apart[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.clients.generative import gan, mean_code
 from fedclade.errors import unknown
 
 Statistic = Callable[..., dict[str, np.ndarray]]
@@ -42,7 +43,13 @@ def subspaces(
     return {"basis": np.concatenate(bases, axis=1).astype(np.float32)}
 
 
-STATISTICS: dict[str, Statistic] = {"class-entropy": class_entropy, "rows": rows, "subspaces": subspaces}
+STATISTICS: dict[str, Statistic] = {
+    "class-entropy": class_entropy,
+    "rows": rows,
+    "subspaces": subspaces,
+    "gan": gan,
+    "mean-code": mean_code,
+}
 
 
 def describe(

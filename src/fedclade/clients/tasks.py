@@ -89,10 +89,10 @@ class Predict:
 
 @dataclass(frozen=True)
 class Describe:
-    """A statistic of the client's rows that leaves the client: see `fedclade.clients.describe`."""
+    """Something worked out from the client's rows that leaves the client: see `fedclade.clients.describe`."""
 
     what: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # arrays among them travel, and are counted
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
                 yield message.weights[select(message.layers)]
             if isinstance(message, Predict) and message.rows is not None:
                 yield message.rows
+        case Describe():
+            yield from (value for value in message.options.values() if isinstance(value, np.ndarray))
         case Trained():
             yield message.weights
         case Predicted():
@@ -163,6 +165,8 @@ def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
 def scalars_of(message: Task | Answer) -> int:
     """How many single numbers travel beside the arrays (sample counts, losses): four bytes each in the ledger."""
     match message:
+        case Train():
+            return 1 if message.linear is not None else 0  # how stiff the term is differs from client to client
         case Trained():
             return (1 if len(message.weights) else 0) + (message.chosen is not None)
         case Evaluated():

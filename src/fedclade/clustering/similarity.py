@@ -201,6 +201,19 @@ def subspace_angles(bases: Sequence[np.ndarray], legacy: bool = False) -> np.nda
     return angles
 
 
+def angle_profiles(angles: np.ndarray) -> np.ndarray:
+    """Distance of clients that compares each one's angles to all others: like clients see everybody alike.
+
+    The smallest angle alone is no distance. Clients that share one class of two are as near as clients that share both,
+    and A near B near C says nothing of A and C. Angles are compared by their ratios, for those between classes range
+    over a whole order of magnitude. What is smaller than the angle at which clients usually have their next neighbour
+    is chance and counts as that.
+    """
+    others = np.where(np.eye(len(angles), dtype=bool), np.inf, angles)
+    chance = max(float(np.median(others.min(axis=1))), 0.1) if len(angles) > 1 else 0.1
+    return column_distances(np.log(np.maximum(angles, chance)))
+
+
 def _orthonormal(basis: np.ndarray) -> np.ndarray:
     left, values, _ = np.linalg.svd(basis, full_matrices=False)
     return left[:, values > TINY * values.max(initial=1.0)]

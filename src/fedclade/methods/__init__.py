@@ -5,7 +5,9 @@ from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster
 from fedclade.methods.cfl import CFL
+from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
+from fedclade.methods.dynamic import Dynamic
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedgroup import FedGroup
@@ -43,6 +45,8 @@ METHODS: dict[str, type[Method]] = {
     "hypcluster": HypCluster,
     "fesem": FeSEM,
     "fedgroup": FedGroup,
+    "clusterfl": ClusterFL,
+    "dynamic": Dynamic,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "per-fedavg": PerFedAvg,

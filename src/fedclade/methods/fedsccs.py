@@ -8,14 +8,13 @@ ICLR 2018; for federated learning Wang et al., INFOCOM 2020), or at random.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from fedclade.asking import Ask, TrainedClients
-from fedclade.clients.tasks import Describe, Evaluate, Predict, Train
+from fedclade.clients.tasks import Evaluate, Predict, Train
 from fedclade.clustering.automatic import choose_partition, most_clusters
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.selection import everyone, least_selected, one_at_random, worst_half
@@ -27,12 +26,10 @@ from fedclade.clustering.similarity import (
     distance_matrix,
     linear_cka,
 )
-from fedclade.errors import FedcladeError, listed
+from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.probing import Probing, answers_on, public_rows, some_of
 from fedclade.models.weights import Layout
-
-MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then, and each model's outputs on them take memory
-KEPT_ROWS = 1000  # on which newcomers will be compared: these stay in every checkpoint
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -109,7 +106,7 @@ class SelectingClusters(Method):
         raise NotImplementedError
 
 
-class FedSCCS(SelectingClusters):
+class FedSCCS(SelectingClusters, Probing):
     about: ClassVar[About] = About(
         "clusters once, by how alike models answer on a probe set; trains some of each cluster",
         "Talasso et al. 2024",
@@ -120,17 +117,6 @@ class FedSCCS(SelectingClusters):
 
     n_clusters: Count | Literal["auto"] = 10  # at most as many as there are clients
     layer: str = "probabilities"  # what is compared: these, "outputs" before the softmax, or what a layer puts out
-    probe: Literal["rows", "public", "synthetic"] = "rows"  # rows that clients give away, rows of a file, or noise
-    probe_rows: Count = 100  # from each client
-    probe_file: str | None = None  # public rows: .npy, or .npz with an array `x`
-    synthetic: Literal["normal", "uniform"] = "normal"  # noise N(0, 1), or between 0 and 1
-
-    @field_validator("probe_file")
-    @classmethod
-    def _public_rows_have_a_file(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if (path is not None) != (info.data.get("probe") == "public"):
-            raise ValueError("it goes together with probe = 'public': give both or none")
-        return path
 
     def start(self, roster: Roster, ask: Ask) -> Clusters:
         """What can be wrong with the probe must be known now, not after the warm-up."""
@@ -149,30 +135,13 @@ class FedSCCS(SelectingClusters):
             raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
         similarity = cka_matrix(list(outputs.values()))
         labels = ward_clusters(similarity, self.n_clusters, list(outputs), f"CKA of {self.layer}", ask)
-        some = slice(None, None, -(-len(probe) // KEPT_ROWS))
+        some = some_of(probe)
         known = by_cluster(labels, {client: values[some] for client, values in outputs.items()})
         return labels, {"probe": probe[some], "outputs": known}
 
-    def probe_set(self, roster: Roster, ask: Ask) -> np.ndarray:
-        """The rows on which all models answer."""
-        random = roster.random("probe")
-        each = max(1, min(self.probe_rows, MOST_PROBE_ROWS // len(roster.clients)))
-        if self.probe == "rows":
-            told = ask(Describe("rows", {"n": each, "labels": False}), to=roster.clients, phase="probe")
-            if not len(told):
-                raise FedcladeError("no client gave probe rows: use probe = 'synthetic' or 'public'")
-            return np.concatenate([answer.values["rows"] for answer in told.values()])
-        if self.probe_file is not None:
-            rows = public_rows(self.probe_file, roster.input_shape)
-            return rows[np.sort(random.permutation(len(rows))[:MOST_PROBE_ROWS])]
-        shape = (each * len(roster.clients), *roster.input_shape)
-        noise = random.normal(size=shape) if self.synthetic == "normal" else random.uniform(size=shape)
-        return noise.astype(np.float32)
-
     def outputs(self, trained: TrainedClients, probe: np.ndarray, ask: Ask) -> dict[str, np.ndarray]:
-        """What each model answers. The server has the models and the rows: no client is asked."""
-        tasks = {client: Predict(answer.weights, rows=probe, output=self.layer) for client, answer in trained.items()}
-        return {client: answer.values for client, answer in ask.server(tasks).items()}
+        """What each model answers on the probe rows."""
+        return answers_on(probe, {c: answer.weights for c, answer in trained.items()}, self.layer, ask)
 
     def compare(
         self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
@@ -291,15 +260,3 @@ def kernels_of(trained: TrainedClients, layout: Layout) -> dict[str, np.ndarray]
     """The weights of each client's last layer, without its bias."""
     place = layout.slices.get(f"{layout.head}.weight", layout.layers[layout.head])
     return {client: answer.weights[place] for client, answer in trained.items()}
-
-
-def public_rows(path: str, input_shape: tuple[int, ...]) -> np.ndarray:
-    """Rows from a file, which must be like those that clients hold."""
-    try:
-        held = np.load(Path(path), allow_pickle=False)
-        rows = np.asarray(held if isinstance(held, np.ndarray) else held["x"])
-    except (OSError, ValueError, KeyError) as error:
-        raise FedcladeError(f"cannot read probe rows from {path}: {error}; give a .npy, or an .npz with `x`") from None
-    if len(rows) == 0 or rows.shape[1:] != input_shape:
-        raise FedcladeError(f"the probe rows in {path} have shape {rows.shape}: give (rows, {listed(input_shape)})")
-    return rows if rows.dtype == np.uint8 else rows.astype(np.float32)

@@ -25,7 +25,7 @@ from fedclade.clients.tasks import OWN, Evaluate, Predict, Predicted, Train, Tra
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
-from fedclade.methods.fedsccs import public_rows
+from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
 from fedclade.models.networks import Correction

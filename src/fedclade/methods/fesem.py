@@ -13,10 +13,12 @@ from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Roster, nearest
 
 
 class FeSEM(Method):
+    """Newcomers go by their loss: a model trained once from the start is nearest to whichever centre moved least."""
+
     about: ClassVar[About] = About("each client goes to the nearest of K centres", "Xie et al. 2020", "a given number")
 
     n_clusters: Annotated[int, Field(ge=1)] = 4
@@ -42,11 +44,6 @@ class FeSEM(Method):
             home[client] = nearest(distances_to(clusters, answer.weights))
         members = {k: tuple(c for c in roster.clients if home[c] == k) for k in clusters.models}
         return replace(clusters, members={k: part for k, part in members.items() if part})
-
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
-        trained = ask(Train(roster.initial), to=roster.clients, phase="place")
-        far = {client: distances_to(clusters, answer.weights) for client, answer in trained.items()}
-        return {client: Placement(nearest(near), near, "distance of weights") for client, near in far.items()}
 
 
 def distances_to(clusters: Clusters, weights: np.ndarray) -> dict[int, float]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedclade.asking import Ask
 from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import agglomerate
-from fedclade.clustering.similarity import subspace_angles
+from fedclade.clustering.similarity import angle_profiles, subspace_angles
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
 
@@ -28,7 +28,8 @@ class PACFL(Method):
 
     n_vectors: Annotated[int, Field(ge=1)] = 3  # for each class that a client holds
     legacy: bool = False  # the angles of the authors' code: between single vectors, signs included
-    threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # in degrees
+    # In degrees, as in the paper; "auto" leaves it to the data, and compares clients by their angles to all others.
+    threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     n_clusters: Annotated[int, Field(ge=1)] | None = None  # a target number in place of the threshold
     linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -39,29 +40,42 @@ class PACFL(Method):
             raise FedcladeError("no client answered the clustering round: mend the clients and run again")
         clients, angles = list(bases), subspace_angles(list(bases.values()), self.legacy)
         if self.n_clusters is None:
-            labels, tree = agglomerate(angles, self.linkage, threshold=self.threshold)
+            labels, tree = agglomerate(self.distances(angles), self.linkage, threshold=self.threshold)
         else:  # there can be no more clusters than clients
             labels, tree = agglomerate(angles, self.linkage, n_clusters=min(self.n_clusters, len(clients)))
         ask.record("proximity", matrix=angles, clients=clients, measure="degrees between subspaces")
         ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
         clusters = Clusters.from_labels(clients, labels, roster.initial)
         known = {k: [bases[client] for client in members] for k, members in clusters.members.items()}
-        return self.settle(clusters.noting(bases=known), set(roster.clients) - set(clients), roster, ask)
+        order = np.argsort(labels, kind="stable")  # as in `bases`: cluster by cluster
+        clusters = clusters.noting(bases=known, angles=angles[np.ix_(order, order)])
+        return self.settle(clusters, set(roster.clients) - set(clients), roster, ask)
 
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         clusters = self.resettle(clusters, roster, ask)
         return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)}))
 
     def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
-        """A newcomer adds a row to the matrix of angles, and joins the cluster with the smallest mean angle in it."""
+        """A newcomer adds a row to the matrix of angles, and joins the cluster to which it is nearest on average."""
+        known, angles = clusters.notes["bases"], clusters.notes["angles"]
+        others, home = [b for part in known.values() for b in part], [k for k, part in known.items() for _ in part]
+        measure = "mean distance of angles to all" if self.by_profile else "mean degrees between subspaces"
         placements = {}
         for client, basis in self.bases(roster, ask, "place").items():
-            far = {
-                k: float(np.mean([subspace_angles([basis, other], self.legacy)[0, 1] for other in others]))
-                for k, others in clusters.notes["bases"].items()
-            }
-            placements[client] = Placement(nearest(far), far, "mean degrees between subspaces")
+            row = np.array([subspace_angles([basis, other], self.legacy)[0, 1] for other in others])
+            extended = np.block([[angles, row[:, None]], [row[None], np.zeros((1, 1))]])
+            distances = self.distances(extended)[-1, :-1]
+            far = {k: float(distances[np.array(home) == k].mean()) for k in known}
+            placements[client] = Placement(nearest(far), far, measure)
         return placements
+
+    @property
+    def by_profile(self) -> bool:
+        return self.threshold == "auto" and self.n_clusters is None
+
+    def distances(self, angles: np.ndarray) -> np.ndarray:
+        """What clusters are made of: degrees, for thresholds are in degrees, or what serves better without one."""
+        return angle_profiles(angles) if self.by_profile else angles
 
     def bases(self, roster: Roster, ask: Ask, phase: str) -> dict[str, np.ndarray]:
         """What clients tell about their rows: a few singular vectors for each class."""
