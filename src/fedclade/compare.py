@@ -98,7 +98,7 @@ class Comparison:
         """A row for each run that has ended."""
         import pandas as pd
 
-        rows = [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if _is_finished(run.path)]
+        rows = [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if is_finished(run.path)]
         return pd.DataFrame(rows)
 
     def table(self) -> "pd.DataFrame":
@@ -127,15 +127,15 @@ def compare(
 
     comparison = Comparison(study, Path(out))
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
-    missing = [run for run in study.runs(comparison.out) if not _is_finished(run.path)]
-    for run, failure in _run_all(missing, workers or cores()):
+    missing = [run for run in study.runs(comparison.out) if not is_finished(run.path)]
+    for run, failure in run_all(missing, workers or cores()):
         if failure is not None:
             comparison.failures[run.label, run.seed] = failure
         on_run(run, failure)
     return comparison
 
 
-def _run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun, str | None]]:
+def run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun, str | None]]:
     """Each run as it ends, with the reason where it failed. A process that dies takes only its own runs with it."""
     waiting = list(runs)
     while waiting:
@@ -172,7 +172,7 @@ def run_cell(settings: dict[str, Any], path: str) -> str | None:
     return None
 
 
-def _is_finished(path: Path) -> bool:
+def is_finished(path: Path) -> bool:
     return (path / "result.json").is_file()
 
 
