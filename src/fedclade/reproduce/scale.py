@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedclade.settings import flat
+
 Layer = Mapping[str, Any]
 
 SCALES = ("smoke", "small", "full")
@@ -43,17 +45,6 @@ def combined(layers: Sequence[Layer]) -> dict[str, Any]:
         plain = {key: value for key, value in layer.items() if key != "methods"}
         own.append(merged(plain, {"method": special}) if special else plain)
     return merged(*own)
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`training.momentum` and the like, in place of tables inside tables."""
-    plain: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            plain |= flat(value, f"{prefix}{name}.")
-        else:
-            plain[f"{prefix}{name}"] = value
-    return plain
 
 
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
