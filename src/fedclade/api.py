@@ -22,6 +22,7 @@ from fedclade.models.assigned import Networks, Spec, specs_of
 from fedclade.rounds import Loop, Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings, settings_from
+from fedclade.tracking import named_trackers, tracking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,14 +41,17 @@ def run(
     training: Training | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     on_round: Callable[[Progress], None] | None = None,
+    track: str | Sequence[str] | None = None,
     **settings: Any,
 ) -> "Result":
     """Run a method on a federation and return its result.
 
     `data` and `model` may be names or Python objects (see `fedclade.data.federation_of` and `fedclade.models.make`).
     The other settings are those of the command line: split, clients, rounds, seed, workers, engine, ... Without `out`
-    the run folder is temporary and goes away with the result.
+    the run folder is temporary and goes away with the result. `track` names what else is told of every round:
+    "tensorboard", "mlflow", "csv" (see `fedclade.tracking`).
     """
+    trackers = named_trackers(track)
     if out is not None:
         RunFolder(out).unused()  # known now, not after reading large data
     named: dict[str, Any] = {"data": data if isinstance(data, str) else OWN_DATA}
@@ -72,7 +76,7 @@ def run(
     temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
     folder = RunFolder.create(out if out is not None else Path(str(temporary)), record_of(checked, federation))
     try:
-        result = _go(folder, checked, federation, networks, chosen, on_round)
+        result = _go(folder, checked, federation, networks, chosen, on_round, trackers)
     except FedcladeError:
         folder.discard_unbegun()
         raise
@@ -91,11 +95,13 @@ def resume(
     model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
     on_round: Callable[[Progress], None] | None = None,
+    track: str | Sequence[str] | None = None,
 ) -> "Result":
     """Go on with a run where it stopped, or add rounds to one that has ended.
 
     Data, model and method that were given as Python objects must be given again.
     """
+    trackers = named_trackers(track)
     folder = RunFolder.open(path)
     record = folder.settings
     changes = {"rounds": rounds, "workers": workers, "data_dir": data_dir}
@@ -127,7 +133,7 @@ def resume(
         if saved is not None and saved[0] > rounds:
             raise FedcladeError(f"the run in {path} is past round {saved[0]} already: ask for more rounds than that")
         folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
-    return _go(folder, settings, federation, networks, method, on_round)
+    return _go(folder, settings, federation, networks, method, on_round, trackers)
 
 
 def load(path: Path | str) -> "Result":
@@ -191,8 +197,10 @@ def _go(
     networks: Networks,
     method: Method,
     on_round: Callable[[Progress], None] | None,
+    trackers: Sequence[str],
 ) -> "Result":
-    with folder:
+    hear = on_round or (lambda progress: None)
+    with folder, tracking(trackers, folder, settings, hear) as told:
         engine = make_engine(folder, settings, method.arrange(federation), networks)
         try:
             loop = Loop(
@@ -207,7 +215,7 @@ def _go(
                 settings.evaluate_own_every,
                 federation.groups,
                 settings.events,
-                on_round or (lambda progress: None),
+                told,
             )
             about = {
                 "method": settings.method["name"],

@@ -132,14 +132,14 @@ def compare(
     comparison = Comparison(study, Path(out))
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
     missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished]
-    for run, failure in _run_all(missing, workers or cores()):
+    for run, failure in run_all(missing, workers or cores()):
         if failure is not None:
             comparison.failures[run.label, run.seed] = failure
         on_run(run, failure)
     return comparison
 
 
-def _run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun, str | None]]:
+def run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun, str | None]]:
     """Each run as it ends, with the reason where it failed. A process that dies takes only its own runs with it."""
     waiting = list(runs)
     while waiting:

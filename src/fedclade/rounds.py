@@ -29,6 +29,10 @@ class Progress:
     bytes_up: int
     bytes_down: int
     failures: int
+    worst: float | None = None  # of the clients, where it was measured
+    own: float | None = None  # the same two of clients' own last models
+    own_worst: float | None = None
+    seconds: float = 0.0  # since the run began
 
 
 @dataclass
@@ -130,9 +134,23 @@ class Loop:
         }
         tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
-        accuracy = spread(self._last("accuracy"))["mean"] if measured else None
-        totals = (self.bytes["up"], self.bytes["down"], len(self.ask.failures))
-        self.on_round(Progress(number, self.rounds, accuracy, len(clusters), *totals))
+        self.on_round(self._progress(number, len(clusters), measured, own))
+
+    def _progress(self, number: int, n_clusters: int, measured: bool, own: bool) -> Progress:
+        served, kept = spread(self._last("accuracy")), spread(self._last("accuracy_own"))
+        return Progress(
+            number,
+            self.rounds,
+            served["mean"] if measured else None,
+            n_clusters,
+            self.bytes["up"],
+            self.bytes["down"],
+            len(self.ask.failures),
+            worst=served["worst"] if measured else None,
+            own=kept["mean"] if own else None,
+            own_worst=kept["worst"] if own else None,
+            seconds=self.seconds,
+        )
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():

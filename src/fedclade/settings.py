@@ -73,6 +73,17 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`training.momentum` and the like, in place of tables inside tables."""
+    plain: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            plain |= flat(value, f"{prefix}{name}.")
+        else:
+            plain[f"{prefix}{name}"] = value
+    return plain
+
+
 def gathered(config: Path | None, options: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """What a command was given: a file's values, beaten by its options (None: not given), beaten by its --set."""
     values = read_toml(config) if config is not None else {}

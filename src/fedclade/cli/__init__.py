@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, placing, runs
+from fedclade.cli import catalogues, comparing, data, demo, placing, reproducing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app.command()(runs.resume)
 app.command()(runs.show)
 app.command()(placing.place)
 app.command()(comparing.compare)
+app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)
 app.command()(catalogues.splits)

@@ -16,6 +16,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+CARRIED_BY = {"sklearn": "comes with scikit-learn", "fedclade": "made when asked for"}
+
 Name = Annotated[str, typer.Argument(help="A name of `fedclade data list`.")]
 
 
@@ -33,7 +35,7 @@ def list_all(data_dir: options.DataDir = None) -> None:
     table = make_table("name", "what it is", "licence", "found in")
     for name, source in sources().items():
         try:
-            place = "comes with scikit-learn" if source.package == "sklearn" else str(find(name, data_dir))
+            place = CARRIED_BY.get(source.package) or str(find(name, data_dir))
         except FedcladeError:
             place = "missing"
         forms = "".join(f"; also {name}:{form}" for form in source.forms)

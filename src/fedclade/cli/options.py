@@ -22,4 +22,8 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Where data files lie.  [$FEDCLADE_DATA, or the user's cache]")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes.  [one for each core]")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Also tell every round to tensorboard, mlflow or csv. May be given often."),
+]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]

@@ -48,6 +48,7 @@ def run(
             help="Any other setting, as method.fraction=0.1 or training.learning_rate=0.1. May be given often.",
         ),
     ] = None,
+    track: options.Track = None,
 ) -> None:
     """Run a method on a federation, and keep all that comes of it in a folder."""
     from fedclade import api
@@ -62,7 +63,7 @@ def run(
     settings = settings_from(values)
     folder = Path(str(chosen)) if chosen else default_folder(settings.data, settings.method["name"], str(settings.seed))
     with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
-        api.run(**values, out=folder, on_round=display)
+        api.run(**values, out=folder, on_round=display, track=track)
     show(folder)
 
 
@@ -73,12 +74,13 @@ def resume(
     ] = None,
     workers: options.Workers = None,
     data_dir: options.DataDir = None,
+    track: options.Track = None,
 ) -> None:
     """Go on with a run where it stopped, or add rounds to one that has ended."""
     from fedclade import api
 
     with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
-        api.resume(folder, rounds=rounds, workers=workers, data_dir=data_dir, on_round=display)
+        api.resume(folder, rounds=rounds, workers=workers, data_dir=data_dir, on_round=display, track=track)
     show(folder)
 
 

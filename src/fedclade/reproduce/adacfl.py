@@ -1,0 +1,319 @@
+"""AdaCFL: Gong et al., Mobile Networks and Applications, 2022."""
+
+import time
+from collections import OrderedDict
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.similarity import distance_matrix
+from fedclade.reproduce import finished as read
+from fedclade.reproduce.finished import Finished, Series
+from fedclade.reproduce.hicfl import LAYERS, WATCH, weights_by_layer
+from fedclade.reproduce.item import (
+    ARI,
+    CLUSTERS,
+    OWN,
+    SERVED,
+    Counts,
+    Curves,
+    Grid,
+    Item,
+    Maps,
+    Measure,
+    Paper,
+    Picture,
+    numbers,
+)
+from fedclade.reproduce.page import Line
+from fedclade.reproduce.scale import Layer, Scale, merged
+
+DATA: dict[str, Layer] = {
+    "MNIST": {"data": "mnist", "model": "mnist-cnn", "training": {"batch_size": 100}},
+    "CIFAR-10": {"data": "cifar10", "model": "cifar-cnn", "training": {"batch_size": 50}},
+    "FMNIST": {"data": "fashion-mnist", "model": "fmnist-cnn", "training": {"batch_size": 150}},
+}
+SPLITS: dict[str, Layer] = {
+    "alpha 0.5": {"split": "adacfl-alpha:0.5"},
+    "alpha 0.8": {"split": "adacfl-alpha:0.8"},
+    "alpha 1.0": {"split": "adacfl-alpha:1.0"},
+    "B": {"split": "adacfl-b"},
+}
+
+
+def setting(data: str, split: str) -> Layer:
+    """IFCA is given the true number of groups."""
+    groups = 10 if data == "CIFAR-10" or split == "B" else 5
+    return merged(DATA[data], SPLITS[split], {"methods": {"ifca": {"n_clusters": groups}}})
+
+
+def settings(*splits: str) -> dict[str, Layer]:
+    return {f"{data}, {split}": setting(data, split) for split in splits for data in DATA}
+
+
+ALL = settings(*SPLITS)
+TWO = settings("alpha 0.8", "B")
+
+ADACFL: Layer = {"method": {"name": "adacfl", "threshold": 1.4}}
+OURS: Layer = {"method": {"name": "adacfl"}}
+PAPERS_THRESHOLD, OUR_THRESHOLD = "AdaCFL, threshold 1.4", "AdaCFL, automatic threshold"
+METHODS: dict[str, Layer] = {
+    "FedAvg": {"method": {"name": "fedavg"}},
+    "FMTL": {"method": {"name": "cfl"}},
+    "IFCA": {"method": {"name": "ifca"}},
+    PAPERS_THRESHOLD: ADACFL,
+    OUR_THRESHOLD: OURS,
+}
+
+# Columns: MNIST, CIFAR-10, FMNIST, each line under alpha 0.5, 0.8, 1.0 and B
+TABLE_2_ACCURACY = numbers(
+    list(ALL),
+    {
+        "FedAvg": "97.03 35.40 81.94  96.62 31.20 76.03  94.37 26.15 79.07  95.95 44.61 81.80",
+        "FMTL": "  96.77 53.94 83.12  97.22 63.43 85.56  97.64 82.27 97.03  97.65 78.85 93.73",
+        "IFCA": "  96.12 58.53 85.19  98.06 79.61 91.23  99.83 99.81 99.96  99.38 86.95 97.59",
+        PAPERS_THRESHOLD: "96.53 57.51 84.97  99.12 79.87 91.56  99.67 99.73 99.92  99.12 85.90 98.93",
+        OUR_THRESHOLD: "   96.53 57.51 84.97  99.12 79.87 91.56  99.67 99.73 99.92  99.12 85.90 98.93",
+    },
+)
+TABLE_2_ROUNDS = numbers(
+    list(ALL),
+    {
+        "FedAvg": "15 38 22  14 42 18  20 33 30  16 32 26",
+        "FMTL": "  10 31 16  12 25 16  15 38 36  24 37 33",
+        "IFCA": "   8  6 14   8  3 11   5  6  4   5 14  6",
+        PAPERS_THRESHOLD: "4 2 7  5 2 9  2 3 2  3 10 3",
+        OUR_THRESHOLD: "   4 2 7  5 2 9  2 3 2  3 10 3",
+    },
+)
+FOUND = "5 8 4  5 10 5  5 10 5  10 10 10"
+TABLE_3 = numbers(list(ALL), {PAPERS_THRESHOLD: FOUND, OUR_THRESHOLD: FOUND})
+COMPLETE, PARTIAL = "complete weights", "partial weights"
+TABLE_4 = {
+    "accuracy": numbers(
+        list(TWO), {COMPLETE: "95.94 32.47 77.68  95.84 38.81 77.51", PARTIAL: "99.12 79.87 91.56  99.12 85.90 98.93"}
+    ),
+    "rounds": numbers(list(TWO), {COMPLETE: "12 37 19  14 23 19", PARTIAL: "5 3 9  3 10 3"}),
+}
+FIRST, SECOND = "first dense layer", "second dense layer"
+TABLE_5 = numbers(
+    list(TWO), {FIRST: "99.17 79.79 91.60  99.14 85.95 99.06", SECOND: "99.14 79.84 91.56  99.12 86.10 98.93"}
+)
+
+STATED = {  # Table 1; the dense layer of the last cannot have 8,000 weights with 32 channels: 512 * 10 are 5,120
+    "MnistCNN": (*LAYERS["MNIST-CNN"][:2], (500, 25000, 8000)),
+    "CifarCNN": (*LAYERS["CIFAR10-CNN"][:2], (450, 2400, 4000)),
+    "FmnistCNN": (*LAYERS["FashionMNIST-CNN"][:2], (400, 12800, 8000)),
+}
+
+ROUNDS = Measure("rounds until within a point of the end", read.rounds_until_level, digits=1)
+
+
+def two_dense(convolutions: tuple[int, ...], input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """5x5 convolutions with pooling, then two dense layers with 100 neurons between them."""
+    layers: list[tuple[str, nn.Module]] = []
+    for number, (before, after) in enumerate(pairwise((input_shape[0], *convolutions)), start=1):
+        layers += [(f"conv{number}", nn.Conv2d(before, after, 5)), (f"relu{number}", nn.ReLU())]
+        layers += [(f"pool{number}", nn.MaxPool2d(2))]
+    layers.append(("flatten", nn.Flatten()))
+    width = nn.Sequential(OrderedDict(layers))(torch.zeros(1, *input_shape)).numel()
+    dense = [("fc1", nn.Linear(width, 100)), ("fc1_relu", nn.ReLU()), ("fc2", nn.Linear(100, n_classes))]
+    return nn.Sequential(OrderedDict([*layers, *dense]))
+
+
+def two_dense_mnist(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((20, 50), input_shape, n_classes)
+
+
+def two_dense_cifar(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((6, 16), input_shape, n_classes)
+
+
+def two_dense_fmnist(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((16, 32), input_shape, n_classes)
+
+
+def clustering_seconds(scale: str, data_dir: str | None) -> list[Line]:
+    """How long distances and merging take for 100 clients, on random weights: the time does not depend on values."""
+    lines = []
+    for title, (_, _, sizes) in LAYERS.items():
+        for words, numbers_of in ((COMPLETE, sum(sizes)), (PARTIAL, min(sizes[2:]))):
+            weights = np.random.default_rng(0).normal(size=(100, numbers_of)).astype(np.float32)
+            began = time.perf_counter()
+            agglomerate(distance_matrix(weights), threshold=1.4)
+            lines.append(Line((title, words), {"seconds": [time.perf_counter() - began]}))
+    return lines
+
+
+def distance_maps(layers: tuple[int, ...], run: Finished) -> list[Picture]:
+    """Distances of weights by layer after one training from a common start; layers are counted from 1."""
+    record = run.last("layers")
+    chosen = dict.fromkeys(min(n, len(record["layers"])) - 1 for n in layers)
+    return [(f"layer {k + 1} ({record['layers'][k]})", record["distance"][k], record["clients"]) for k in chosen]
+
+
+def all_and_newcomers(run: Finished) -> Series:
+    """Accuracy of those who were there from the start, and of those who joined later."""
+    first = set(run.history.loc[run.history["round"] == 0, "client"])
+    series: Series = {}
+    for name, rows in run.history.groupby(run.history["client"].isin(first)):
+        means = rows.groupby("round")["accuracy"].mean().dropna()
+        label = "from the start" if name else "newcomers"
+        series[label] = [float(round) for round in means.index], means.tolist()
+    return series
+
+
+SCALES = {
+    "smoke": Scale(
+        (0,),
+        fits=(),
+        instead={"data": "digits", "model": "mlp"},
+        most_columns=1,
+        settings={
+            "clients": 10,
+            "rows": 20,
+            "rounds": 2,
+            "training": {"batch_size": 20},
+            "methods": {"cfl": {"min_round": 1}},
+        },
+    ),
+    "small": Scale(
+        (0,),
+        fits=("mnist",),
+        instead={"data": "mnist", "model": "mnist-cnn"},
+        settings={
+            "clients": 40,
+            "rows": 200,
+            "rounds": 10,
+            "evaluate_every": 2,
+            "training": {"batch_size": 10, "learning_rate": 0.02},
+            "methods": {"cfl": {"min_round": 4}},
+        },
+    ),
+    "full": Scale((0, 1, 2)),
+}
+
+PAPER = Paper(
+    "adacfl",
+    "AdaCFL",
+    "Gong et al., AdaCFL, Mobile Networks and Applications 2022.",
+    settings={
+        "clients": 100,
+        "test_view": "proportional",
+        "rounds": 50,
+        "training": {"local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0},
+    },
+    scales=SCALES,
+    notes=(
+        "The paper does not say what it evaluates; the server's model stands beside its numbers. It does not give the "
+        "linkage (here average), the momentum (0) or the number of repeats (3).",
+        "Its threshold of 1.4 is an absolute distance of weights, which other training moves: the automatic one is "
+        "this package's.",
+    ),
+    items=(
+        Counts(
+            name="table1",
+            title="weights of the networks, layer by layer",
+            headings=("network", "layer"),
+            count=lambda scale, data_dir: weights_by_layer(STATED),
+            places={"weights": 0},
+            notes=(
+                "The paper's 8,000 for FmnistCNN do not fit its 32 channels of 4 x 4; HiCFL, by the same authors, has "
+                "5,120.",
+            ),
+        ),
+        Grid(
+            name="table2",
+            title="accuracy, and rounds to it",
+            rows=METHODS,
+            columns=ALL,
+            measures=(SERVED.beside(TABLE_2_ACCURACY), OWN, ROUNDS.beside(TABLE_2_ROUNDS)),
+            notes=("How the paper counts rounds is not said.",),
+        ),
+        Grid(
+            name="table3",
+            title="clusters found",
+            rows={PAPERS_THRESHOLD: ADACFL, OUR_THRESHOLD: OURS},
+            columns=ALL,
+            measures=(CLUSTERS.beside(TABLE_3), ARI),
+            notes=("The truth is 5, 10, 5 groups under alpha and 10 under B.",),
+        ),
+        Grid(
+            name="table4",
+            title="all weights, or those of one small layer, to cluster by",
+            rows={COMPLETE: merged(ADACFL, {"method": {"layers": "all"}}), PARTIAL: ADACFL},
+            columns=TWO,
+            measures=(SERVED.beside(TABLE_4["accuracy"]), OWN, ROUNDS.beside(TABLE_4["rounds"]), CLUSTERS),
+        ),
+        Grid(
+            name="table5",
+            title="which of two dense layers to cluster by",
+            rows={
+                FIRST: merged(ADACFL, {"method": {"layers": "fc1"}}),
+                SECOND: merged(ADACFL, {"method": {"layers": "fc2"}}),
+            },
+            columns={
+                label: merged(layer, {"model": f"{__name__}:two_dense_{str(layer['model']).removesuffix('-cnn')}"})
+                for label, layer in TWO.items()
+            },
+            measures=(SERVED.beside(TABLE_5), OWN, CLUSTERS),
+            notes=(
+                "The paper's layers of 80,000 and 8,000 weights do not fit one network; here 100 neurons lie between "
+                "the two, which have 80,000 (or 40,000, 51,200) and 1,000 weights.",
+            ),
+        ),
+        Grid(
+            name="fig1a",
+            title="IFCA by its number of clusters",
+            rows={f"K = {k}": {"method": {"name": "ifca", "n_clusters": k}} for k in (1, 2, 4, 8, 10, 12, 16, 20)},
+            columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], SPLITS["alpha 0.8"])},
+            settings={"rounds": 20},
+            measures=(SERVED, OWN, CLUSTERS),
+            says="lowest with one cluster, best with 12",
+        ),
+        Curves(
+            name="fig1b",
+            title="FMTL against FedAvg, 30 clients in three groups",
+            rows={"FMTL": METHODS["FMTL"], "FedAvg": METHODS["FedAvg"]},
+            columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], {"split": "adacfl-alpha:0.8:3"})},
+            settings={"clients": 30},
+            says="FMTL splits late, so its gain comes late",
+        ),
+        Maps(
+            name="fig2",
+            title="distances of weights by layer of VGG16",
+            rows={"FedAvg": {"method": {"name": WATCH, "past": False}}},
+            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16", "split": "label-groups:2"}},
+            settings={"clients": 10, "rounds": 1, "training": {"batch_size": 50}},
+            scales={"smoke": {"clients": 6, "rounds": 1}, "small": {"clients": 10, "rounds": 1}},
+            read=lambda run: distance_maps((1, 7, 14, 16), run),
+            says="the two groups show in the dense layers (14 and 16) and not in the convolutions (1 and 7)",
+        ),
+        Item(name="fig3", title="the framework", why_not="a diagram"),
+        Counts(
+            name="fig4",
+            title="time that clustering 100 clients takes",
+            headings=("network", "clustered by"),
+            count=clustering_seconds,
+            places={"seconds": 3},
+            says="within a second by partial weights, much longer by all",
+            notes=("Distances are one matrix product here, so that both take little.",),
+        ),
+        Curves(
+            name="fig5",
+            title="ten newcomers in round 20",
+            rows={"AdaCFL": {"method": {"name": "adacfl", "threshold": 1.4, "epsilon": 1.8}}},
+            columns={data: setting(data, "alpha 0.5") for data in DATA},
+            settings={"clients": 110, "events": [{"round": 20, "join": 10}]},
+            scales={
+                "smoke": {"rounds": 3, "events": [{"round": 2, "join": 2}]},
+                "small": {"events": [{"round": 5, "join": 4}]},
+            },
+            read=all_and_newcomers,
+            says="accuracy falls a little when they come, and recovers",
+        ),
+    ),
+)

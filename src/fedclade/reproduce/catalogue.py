@@ -1,0 +1,41 @@
+"""Every table and figure of the five papers, by name."""
+
+from fedclade.errors import unknown
+from fedclade.reproduce import adacfl, fedclust, fedsccs, fedstack, hicfl
+from fedclade.reproduce.item import Item, Paper
+
+PAPERS: tuple[Paper, ...] = (hicfl.PAPER, adacfl.PAPER, fedclust.PAPER, fedsccs.PAPER, fedstack.PAPER)
+
+
+def items() -> dict[str, tuple[Paper, Item]]:
+    """All of them, as `paper/item`."""
+    return {f"{paper.name}/{item.name}": (paper, item) for paper in PAPERS for item in paper.items}
+
+
+def item_named(name: str) -> tuple[Paper, Item]:
+    known = items()
+    if name not in known:
+        raise unknown("table or figure", name, known)
+    return known[name]
+
+
+def as_markdown() -> str:
+    """The list for the documentation."""
+    head = (
+        "# Tables and figures of the papers\n\n"
+        "Made by `fedclade reproduce list --markdown`. Each is made by `fedclade reproduce NAME --scale "
+        "smoke|small|full`: `smoke` takes seconds on made or bundled data and shows that it runs, `small` fits a "
+        "2-core machine (MNIST, Fashion-MNIST or MotionSense, cut in rows and rounds), `full` is the paper's own "
+        "setting with all its repeats. Every table says in what it differs from the paper, and has both the server's "
+        "model and the client's own last model where it shows accuracies.\n"
+    )
+    parts = [head]
+    for paper in PAPERS:
+        lines = [f"## {paper.citation}", "", "| name | what it shows | can it be made |", "|---|---|---|"]
+        lines += [f"| `{paper.name}/{item.name}` | {item.title} | {verdict(item)} |" for item in paper.items]
+        parts.append("\n".join([*lines, "", *(f"- {note}" for note in paper.notes)]).rstrip() + "\n")
+    return "\n".join(parts)
+
+
+def verdict(item: Item) -> str:
+    return f"no: {item.why_not}" if item.why_not else "yes"

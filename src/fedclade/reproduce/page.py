@@ -1,0 +1,152 @@
+"""What a person sees of an item: a table with the paper's numbers beside ours, notes, and perhaps a figure."""
+
+import math
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: what it is about, our values (one for each seed) and the paper's, by measure."""
+
+    words: tuple[str, ...]
+    ours: Mapping[str, Sequence[float | None]]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    comparable: bool = True  # False: other data than the paper's, so a difference would mean nothing
+
+
+@dataclass(frozen=True)
+class Page:
+    """A finished item."""
+
+    name: str  # fedclust/table1
+    title: str
+    citation: str
+    scale: str
+    seeds: tuple[int, ...]
+    headings: tuple[str, ...]  # of the words of a line
+    digits: Mapping[str, int]  # of each measure
+    lines: Sequence[Line]
+    notes: Sequence[str] = ()
+    draw: "Callable[[Figure], None] | None" = None
+    series: Sequence[Mapping[str, Any]] = ()  # a figure's points, for the CSV file
+    failures: int = 0  # runs that did not end
+
+    def table(self) -> list[list[str]]:
+        """The header and the lines, as words."""
+        with_paper = [name for name in self.digits if any(name in line.paper for line in self.lines)]
+        header = list(self.headings)
+        for name in self.digits:
+            header += [name, f"paper's {name}", "difference"] if name in with_paper else [name]
+        if len(with_paper) == 1:
+            header = ["paper" if word.startswith("paper's ") else word for word in header]
+        rows = [header]
+        for line in self.lines:
+            row = list(line.words)
+            for name, digits in self.digits.items():
+                row.append(_spread(line.ours.get(name, ()), digits))
+                if name in with_paper:
+                    row += [_number(line.paper.get(name), digits), self._difference(line, name, digits)]
+            rows.append(row)
+        return rows
+
+    def _difference(self, line: Line, name: str, digits: int) -> str:
+        mean = mean_of(line.ours.get(name, ()))
+        if mean is None or name not in line.paper or not line.comparable:
+            return MISSING
+        return f"{mean - line.paper[name]:+.{digits}f}"
+
+    @property
+    def how(self) -> str:
+        """Where the numbers come from."""
+        from fedclade.settings import cores
+
+        seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}" if self.seeds else ""
+        machine = f"{cores()}-core {platform.machine()}"
+        words = [f"`fedclade reproduce {self.name} --scale {self.scale}`", f"on a {machine} machine", seeds]
+        return f"Made by {', '.join(word for word in words if word)}."
+
+    def markdown(self) -> str:
+        from fedclade.compare import to_markdown
+
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        parts = [f"# {self.title}", f"{self.citation} {self.how}", to_markdown(self.table()), notes]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def csv(self) -> str:
+        """A row for each number, or for each point of a figure's lines."""
+        import pandas as pd
+
+        records = list(self.series)
+        for line in [] if records else self.lines:
+            for name in self.digits:
+                record: dict[str, Any] = dict(zip(self.headings, line.words, strict=True))
+                record |= {"measure": name, "ours": mean_of(line.ours.get(name, ()))}
+                records.append(record | {"paper": line.paper.get(name), "same data": line.comparable})
+        return pd.DataFrame(records).to_csv(index=False)
+
+    def terminal(self) -> "Table":
+        from fedclade.display import make_table
+
+        header, *rows = self.table()
+        table = make_table(*header, right=header[len(self.headings) :])
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def write(self, folder: Path) -> list[str]:
+        """Put everything into a folder; returns the names of the files."""
+        texts = {"table.md": self.markdown(), "table.csv": self.csv()}
+        for name, text in texts.items():
+            write_atomically(folder / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        return [*texts, *(["figure.svg"] if self._drawn(folder / "figure.svg") else [])]
+
+    def _drawn(self, path: Path) -> bool:
+        if self.draw is None:
+            return False
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return False
+        figure = Figure(layout="constrained")
+        self.draw(figure)
+        figure.suptitle(self.title, fontsize="medium", wrap=True)
+        write_atomically(path, lambda part: figure.savefig(part, format="svg", metadata={"Date": None}))
+        return True
+
+
+def can_draw() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean over seeds; None where some seed has no value, for a mean over the others would flatter."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _spread(values: Sequence[float | None], digits: int) -> str:
+    mean = mean_of(values)
+    if mean is None:
+        return MISSING
+    more = f" ± {np.std([value for value in values if value is not None]):.{digits}f}" if len(values) > 1 else ""
+    return _number(mean, digits) + more
+
+
+def _number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,68 @@
+"""Settings in layers: what a paper says, what an item, a row or a column adds, and what a scale cuts.
+
+A layer is a table of settings as in a TOML file. Beside those, `methods` may hold settings by the method's name: they
+count only where that method runs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedclade.settings import flat
+
+Layer = Mapping[str, Any]
+
+SCALES = ("smoke", "small", "full")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of a paper's experiment is run."""
+
+    seeds: tuple[int, ...]
+    fits: tuple[str, ...] | None = None  # the data sets that are small enough; None: all of them
+    instead: Layer = field(default_factory=dict)  # what a column becomes where not one of an item's columns fits
+    most_columns: int | None = None
+    settings: Layer = field(default_factory=dict)  # what every run is cut to
+
+
+def merged(*layers: Layer) -> dict[str, Any]:
+    """One table of several: later layers win, tables inside are merged alike."""
+    whole: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            both = isinstance(value, Mapping) and isinstance(whole.get(name), Mapping)
+            whole[name] = merged(whole[name], value) if both else value
+    return whole
+
+
+def combined(layers: Sequence[Layer]) -> dict[str, Any]:
+    """The settings of one run, with what the layers say of its method put in."""
+    name = merged(*layers)["method"]["name"]
+    own = []
+    for layer in layers:
+        special = layer.get("methods", {}).get(name, {})
+        plain = {key: value for key, value in layer.items() if key != "methods"}
+        own.append(merged(plain, {"method": special}) if special else plain)
+    return merged(*own)
+
+
+def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
+    """In which settings runs differ from the paper's, as `rounds 30 (paper: 200)`; pairs are (the paper's, ours)."""
+    seen: dict[str, list[str]] = {}
+    for theirs, ours in pairs:
+        plain, cut = flat(theirs), flat(ours)
+        for name in cut:
+            if name not in plain or plain[name] != cut[name]:
+                words = f"{_word(cut[name])} (paper: {_word(plain[name]) if name in plain else 'not cut'})"
+                if words not in seen.setdefault(name, []):
+                    seen[name].append(words)
+    return [f"{name} {', '.join(words)}" for name, words in seen.items()]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_word, value)) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {_word(inner)}" for name, inner in value.items())
+    return str(value)
