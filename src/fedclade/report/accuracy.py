@@ -19,6 +19,7 @@ from fedclade.report.sections import (
     share_axis,
     short,
     spread_out,
+    trace,
 )
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def by_round(runs: Sequence[Run]) -> Section:
     traces: list[Any] = []
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
-        for column, mode in MODES.items():
-            name = (mode if len(together) == 1 else label) if column == "accuracy" else f"{label}, own"
-            name = mode if len(together) == 1 else name
-            tint = colour(place if len(together) > 1 or column == "accuracy" else 1)
+        for column in MODES:
+            name, tint = named(label, place, column, len(together))
             values = pooled([run.measured(column) for run in mine])
-            traces += _median_and_spread(values, name, label, tint, own=column == "accuracy_own")
+            traces += _median_and_spread(
+                values, name, label, tint, column == "accuracy_own", 0.2 / len(together) ** 0.5
+            )
     axes = {"xaxis": ROUND_AXIS, "yaxis": share_axis()}
     words = (
         "Lines are the median over clients of the server's model for each, bands hold all but the worst and the best "
@@ -53,8 +54,6 @@ def by_round(runs: Sequence[Run]) -> Section:
 
 def distribution(runs: Sequence[Run]) -> Section:
     """The last accuracies of all clients, for both models."""
-    import plotly.graph_objects as go
-
     traces = []
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
@@ -62,7 +61,8 @@ def distribution(runs: Sequence[Run]) -> Section:
             values = np.concatenate([run.last(column).to_numpy() for run in mine])
             names = [client for run in mine for client in run.last(column).index]
             traces.append(
-                go.Box(
+                trace(
+                    "box",
                     x=short(values),
                     y=[f"{label}<br>{mode}" if len(together) > 1 else mode] * len(values),
                     text=names,
@@ -72,7 +72,7 @@ def distribution(runs: Sequence[Run]) -> Section:
                     jitter=0.4,
                     pointpos=0,
                     marker={"size": 4, "opacity": 0.6},
-                    line={"color": colour(place if len(together) > 1 or column == "accuracy" else 1), "width": 1.5},
+                    line={"color": named(label, place, column, len(together))[1], "width": 1.5},
                     fillcolor="rgba(0,0,0,0)" if column == "accuracy_own" else None,
                     hovertemplate="%{text}: %{x:.1%}<extra>" + mode + "</extra>",
                     meta={"method": label},
@@ -109,21 +109,21 @@ def inside(run: Run, cells: int = MOST_CELLS) -> Section:
 # What is drawn
 
 
-def _median_and_spread(values: "pd.DataFrame", name: str, label: str, tint: str, own: bool) -> Iterator[Any]:
+def _median_and_spread(
+    values: "pd.DataFrame", name: str, label: str, tint: str, own: bool, share: float = 0.1
+) -> Iterator[Any]:
     """A line for the median over clients with a band around it, or diamonds with bars for the clients' own models."""
-    import plotly.graph_objects as go
-
     rounds = [int(number) for number in values.columns]
     low, middle, high = (values.quantile(share).to_numpy() for share in (LOW, 0.5, HIGH))
     common = {"legendgroup": name, "meta": {"method": label}}
     template = "round %{x}: median %{y:.1%}, %{customdata[0]:.1%} to %{customdata[1]:.1%}<extra>" + name + "</extra>"
     bounds = [list(pair) for pair in zip(short(low), short(high), strict=True)]
     if not own:
-        yield go.Scatter(
-            x=rounds + rounds[::-1], y=short(low) + short(high)[::-1], fill="toself", fillcolor=faint(tint),
+        yield trace("scatter", 
+            x=rounds + rounds[::-1], y=short(low) + short(high)[::-1], fill="toself", fillcolor=faint(tint, share),
             line={"width": 0}, mode="lines", hoverinfo="skip", showlegend=False, **common,
         )  # fmt: skip
-    yield go.Scatter(
+    yield trace("scatter", 
         x=rounds, y=short(middle), name=name, customdata=bounds, hovertemplate=template,
         mode="lines+markers" if own or len(rounds) <= 40 else "lines",
         line={"color": tint, "width": 1 if own else 2.5, "dash": "dot" if own else "solid"},
@@ -160,14 +160,13 @@ def _clusters_words(run: Run) -> str:
 
 def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
     """Accuracy as a colour, clients (cluster by cluster) from top to bottom, both models side by side."""
-    import plotly.graph_objects as go
-
     values = {column: run.measured(column).reindex(run.clients) for column in MODES}
     most = max(2, cells // max(len(run.clients), 1))
     rounds = {column: spread_out(list(table.columns), most) for column, table in values.items()}
     names = [f"{client} (cluster {run.cluster_of[client]})" for client in run.clients]
     traces = [
-        go.Heatmap(
+        trace(
+            "heatmap",
             z=short(values[column][rounds[column]].to_numpy(), 3),
             x=[str(number) for number in rounds[column]],
             y=names,
@@ -182,12 +181,12 @@ def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
         traces,
         max(360, min(200 + 14 * len(names), 900)),
         xaxis={
-            "title": {"text": "server's model, by round"},
+            "title": {"text": "server's model"},
             "domain": [0, share - 0.02],
             "type": "category",
             "nticks": 12,
         },
-        xaxis2={"title": {"text": "own, by round"}, "domain": [share + 0.02, 1], "type": "category", "nticks": 6},
+        xaxis2={"title": {"text": "own"}, "domain": [share + 0.02, 1], "type": "category", "nticks": 6},
         yaxis={
             "autorange": "reversed",
             "showticklabels": len(names) <= 40,
@@ -197,7 +196,10 @@ def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
         coloraxis={"colorscale": "Viridis", "colorbar": {"tickformat": ".0%", "thickness": 10}},
     )
     thinned = len(rounds["accuracy"]) < len(values["accuracy"].columns)
-    words = "A row is a client, a column a round, and the brighter, the better; clients of a cluster lie together."
+    words = (
+        "A row is a client, a column a round, and the brighter, the better; clients of a cluster lie together. On the "
+        "left is the server's model, on the right the client's own last one."
+    )
     if thinned:
         words += (
             f" To keep the page small, {len(rounds['accuracy'])} of {len(values['accuracy'].columns)} rounds are drawn."
@@ -244,6 +246,14 @@ def _extremes(runs: Sequence[Run]) -> str:
     own = run.last("accuracy_own").get(client)
     words = f"The worst served client is {client}{whose}: {percent(value)} with the server's model"
     return f"{words}, {percent(own)} with its own." if own is not None else f"{words}."
+
+
+def named(label: str, place: int, column: str, n_labels: int) -> tuple[str, str]:
+    """Name and colour of one of a method's two accuracies; of a single method they tell the two apart."""
+    own = column == "accuracy_own"
+    if n_labels == 1:
+        return MODES[column], colour(int(own))
+    return (f"{label}, own" if own else label), colour(place)
 
 
 def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:

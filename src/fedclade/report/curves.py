@@ -19,6 +19,7 @@ from fedclade.report.sections import (
     share_axis,
     short,
     titled,
+    trace,
 )
 
 FEW_CLIENTS = 60  # so many have a stability line of their own
@@ -45,13 +46,12 @@ def traffic(runs: Sequence[Run]) -> Section:
 
 
 def _cost(run: Run, column: str, tint: str, several: bool, named: bool) -> Any:
-    import plotly.graph_objects as go
-
     own = column == "accuracy_own"
     model = "client's own last model" if own else "server's model"
     means, sent = run.measured(column).mean(), run.traffic.sum(axis=1) / 1e6
     told = f"{run.label}, seed {run.seed}: {model}" if several else model
-    return go.Scatter(
+    return trace(
+        "scatter",
         x=[round(float(sent[number]), 4) for number in means.index],
         y=short(means),
         customdata=[int(number) for number in means.index],
@@ -102,7 +102,6 @@ def stability(run: Run) -> Section | None:
 def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> Any:
     """A line for each client, or of many clients one for each cluster's median."""
     import pandas as pd
-    import plotly.graph_objects as go
 
     values = {
         k: dict(zip(r["clients"], np.asarray(r["values"], float)[:, layer], strict=True)) for k, r in kept.items()
@@ -113,7 +112,8 @@ def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> An
         mine = table.reindex(part)
         lines = dict(mine.iterrows()) if len(run.clients) <= FEW_CLIENTS else {"median": mine.median()}
         for row, (name, values_of) in enumerate(lines.items()):
-            trace = go.Scatter(
+            line = trace(
+                "scatter",
                 x=list(kept),
                 y=short(values_of),
                 name=f"cluster {cluster}",
@@ -124,10 +124,16 @@ def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> An
                 marker={"size": 4},
                 hovertemplate=f"{name}, round %{{x}}: %{{y:.3f}}<extra>cluster {cluster}</extra>",
             )
-            traces.append(trace)
-    figure = make_figure(traces, 380, xaxis=ROUND_AXIS, yaxis=_from_zero("stability"), legend=LEGEND_BELOW)
-    figure.update_layout(showlegend=len(run.members) <= MOST_NAMES)
-    return figure.add_hline(epsilon, line={"dash": "dot", "color": "#8c8c8c"})
+            traces.append(line)
+    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": epsilon, "y1": epsilon}
+    return make_figure(
+        traces,
+        xaxis=ROUND_AXIS,
+        yaxis=_from_zero("stability"),
+        legend=LEGEND_BELOW,
+        showlegend=len(run.members) <= MOST_NAMES,
+        shapes=[{"type": "line", **ends, "line": {"dash": "dot", "color": "#8c8c8c"}}],
+    )
 
 
 def bic(run: Run) -> Section | None:
@@ -146,13 +152,12 @@ def bic(run: Run) -> Section | None:
 
 
 def _bic_figure(record: Mapping[str, Any]) -> Any:
-    import plotly.graph_objects as go
-
     values = dict(zip(record["k"], short(record["bic"], 2), strict=True))
     chosen = [k for k in values if k == record["chosen"]]
     ring = {"size": 14, "symbol": "circle-open", "color": colour(1), "line": {"width": 3}}
     traces = [
-        go.Scatter(
+        trace(
+            "scatter",
             x=list(values),
             y=list(values.values()),
             mode="lines+markers",
@@ -160,8 +165,14 @@ def _bic_figure(record: Mapping[str, Any]) -> Any:
             line={"color": colour(0)},
             hovertemplate="%{x} clusters: BIC %{y}<extra></extra>",
         ),
-        go.Scatter(
-            x=chosen, y=[values[k] for k in chosen], mode="markers", name="chosen", marker=ring, hoverinfo="skip"
+        trace(
+            "scatter",
+            x=chosen,
+            y=[values[k] for k in chosen],
+            mode="markers",
+            name="chosen",
+            marker=ring,
+            hoverinfo="skip",
         ),
     ]
     return make_figure(traces, 340, xaxis={**titled("clusters"), "dtick": 1}, yaxis=titled("BIC"), legend=LEGEND_BELOW)
@@ -169,14 +180,13 @@ def _bic_figure(record: Mapping[str, Any]) -> Any:
 
 def selection(run: Run) -> Section | None:
     """FedSCCS: how often each client was chosen to train."""
-    import plotly.graph_objects as go
-
     kept = run.kept("selection")
     if not kept:
         return None
     times = Counter({client: int(count) for client, count in kept[max(kept)]["times"].items()})
     traces = [
-        go.Bar(
+        trace(
+            "bar",
             x=part,
             y=[times[client] for client in part],
             name=f"cluster {cluster}",
@@ -187,8 +197,8 @@ def selection(run: Run) -> Section | None:
     ]
     names = {"showticklabels": len(run.clients) <= 40, "automargin": True, "tickfont": {"size": 9}, "type": "category"}
     legend = {**LEGEND_BELOW, "y": -0.3}
-    figure = make_figure(traces, 380, xaxis=names, yaxis=titled("times chosen"), legend=legend)
-    figure.update_layout(showlegend=len(traces) <= MOST_NAMES)
+    few = len(traces) <= MOST_NAMES
+    figure = make_figure(traces, xaxis=names, yaxis=titled("times chosen"), legend=legend, showlegend=few)
     counts = [times[client] for client in run.clients]
     words = (
         f"Clients were chosen {min(counts)} to {max(counts)} times in {counted(len(kept), 'round')}, "
@@ -199,8 +209,6 @@ def selection(run: Run) -> Section | None:
 
 def norms(run: Run) -> Section | None:
     """CFL: the lengths of the mean and of the longest update, whose gap decides on a split."""
-    import plotly.graph_objects as go
-
     kept = run.kept("norms")
     if not kept:
         return None
@@ -211,7 +219,8 @@ def norms(run: Run) -> Section | None:
                 lines.setdefault((int(cluster), name), {})[number] = float(record[which][place])
     numbers = sorted({cluster for cluster, _ in lines})
     traces = [
-        go.Scatter(
+        trace(
+            "scatter",
             x=list(line),
             y=short(list(line.values())),
             mode="lines",
@@ -233,14 +242,13 @@ def norms(run: Run) -> Section | None:
 
 def stacking(run: Run) -> Section | None:
     """FedStack: the client's own model against the stacked ones, over all test rows."""
-    import plotly.graph_objects as go
-
     names = {"own": "own model", "global": "stacked over all clients", "cluster": "stacked over the cluster"}
     kept = {number: record["all"] for number, record in run.kept("stacking").items() if record["all"]}
     if not kept:
         return None
     traces = [
-        go.Scatter(
+        trace(
+            "scatter",
             x=list(kept),
             y=short([scores[which]["accuracy"] for scores in kept.values()]),
             mode="lines+markers",

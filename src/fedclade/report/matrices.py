@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclade.display import counted
 from fedclade.report.reading import Run
-from fedclade.report.sections import Section, View, make_figure, short, spread_out
+from fedclade.report.sections import Section, View, make_figure, short, spread_out, trace
 
 LONGEST = 250  # rows of a matrix that are drawn; of more clients, neighbours are averaged
 MOST_CELLS = 1_000_000  # of all matrices in one page
@@ -82,11 +82,10 @@ def _ordered(
 
 
 def _figure(kept: Kept) -> Any:
-    import plotly.graph_objects as go
-
     z, names, labels = averaged(kept)
     digits = max(0, 3 - int(np.floor(np.log10(np.nanmax(np.abs(z)) or 1))))
-    trace = go.Heatmap(
+    cells = trace(
+        "heatmap",
         z=short(z, digits),
         x=names,
         y=names,
@@ -100,7 +99,7 @@ def _figure(kept: Kept) -> Any:
         {**ticks, "constrain": "domain"},
         {**ticks, "autorange": "reversed", "scaleanchor": "x", "constrain": "domain"},
     )
-    return make_figure([trace], 520, xaxis=xaxis, yaxis=yaxis, shapes=_frames(labels))
+    return make_figure([cells], 520, xaxis=xaxis, yaxis=yaxis, shapes=_frames(labels))
 
 
 def averaged(kept: Kept) -> tuple[np.ndarray, list[str], np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.display import counted
 from fedclade.report.reading import Run
-from fedclade.report.sections import AMOUNT, Section, View, colour, faint, make_figure, percent
+from fedclade.report.sections import AMOUNT, Section, View, colour, faint, make_figure, percent, trace
 
 NAMES = 400  # characters of names in a table's cell
 WIDEST = 12  # hidden groups that get a column of their own
@@ -69,11 +69,9 @@ def _holding_words(run: Run, shares: np.ndarray, classes: list[str]) -> str:
 
 
 def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str, ticks: str | None) -> Any:
-    import plotly.graph_objects as go
-
     values = np.round(z, 4).tolist()
     bar = {"thickness": 10, "tickformat": ticks}
-    trace = go.Heatmap(z=values, x=classes, y=names, colorscale=AMOUNT, colorbar=bar, hovertemplate=hover, zmin=0)
+    cells = trace("heatmap", z=values, x=classes, y=names, colorscale=AMOUNT, colorbar=bar, hovertemplate=hover, zmin=0)
     few = len(names) <= 40
     yaxis = {
         "autorange": "reversed",
@@ -83,7 +81,7 @@ def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str,
         "type": "category",
     }
     xaxis = {"title": {"text": "label"}, "type": "category", "showticklabels": len(classes) <= 40, "automargin": True}
-    return make_figure([trace], max(260, min(150 + 20 * len(names), 760)), xaxis=xaxis, yaxis=yaxis)
+    return make_figure([cells], max(260, min(150 + 20 * len(names), 760)), xaxis=xaxis, yaxis=yaxis)
 
 
 def mapping(run: Run) -> Section | None:
@@ -119,12 +117,10 @@ def _how_many(which: list[int], word: str) -> str:
 
 
 def _sankey(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
-    import plotly.graph_objects as go
-
     place = {group: k for k, group in enumerate(hidden)}
     names = [f"group {group}" for group in hidden] + [f"cluster {cluster}" for cluster in run.members]
     tints = ["#8c8c8c"] * len(hidden) + [colour(k) for k in range(len(run.members))]
-    trace = go.Sankey(
+    bands = trace("sankey", 
         node={"label": names, "color": tints, "pad": 12, "thickness": 14,
               "hovertemplate": "%{label}: %{value} clients<extra></extra>"},
         link={
@@ -136,7 +132,7 @@ def _sankey(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any
         },
     )  # fmt: skip
     rows = max(len(hidden), len(run.members))
-    return make_figure([trace], max(280, min(120 + 30 * rows, 1000)))
+    return make_figure([bands], max(240, min(90 + 30 * rows, 1000)), margin={"l": 4, "r": 4, "b": 16})
 
 
 def _table(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> list[list[str]]:

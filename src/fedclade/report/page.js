@@ -68,13 +68,17 @@ function show(id) {
   else part("cut").replaceChildren();
   const figure = part("figure");
   figure.hidden = !section.views.length && !section.tree;
-  figure.style.minHeight = `${heightOf(id, section)}px`;
+  figure.style.minHeight = `${heightOf(section.views.length ? viewOf(id, section).figure.layout : {})}px`; // no jumps
   part("caption").textContent = section.views.length ? viewOf(id, section).words : "";
   if (inSight.has(id)) draw(id);
 }
 
-const heightOf = (id, section) =>
-  section.views.length ? viewOf(id, section).figure.layout.height : section.tree ? 420 : 0;
+const isNarrow = () => window.innerWidth < 600;
+
+function heightOf(layout) {
+  const isSquare = layout.yaxis?.scaleanchor !== undefined;
+  return isSquare && isNarrow() ? window.innerWidth : (layout.height ?? 420);
+}
 
 function showMethods() {
   const box = byId("methods");
@@ -163,7 +167,7 @@ function showTable(box, section) {
   box.dataset.state = state;
   if (!rows.length) return box.replaceChildren();
   const cell = (word) => {
-    const kind = /^[\d.,·-]+( ?(%|[kMGT]?B|s|min.*|h.*))?$/.test(word) ? "number" : word.length > 60 ? "long" : "";
+    const kind = /^[\d.,·-]+(\s?(%|[kMGT]?B|s|min.*|h.*))?$/.test(word) ? "number" : word.length > 30 ? "long" : "";
     return element("td", { textContent: word, className: kind });
   };
   const head = element("thead", {}, element("tr", {}, ...rows[0].map((word) => element("th", { textContent: word }))));
@@ -295,6 +299,15 @@ function cutLine(axis, at) {
 
 // Figures
 
+const CONFIG = {
+  responsive: true,
+  displaylogo: false,
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, // under a finger it would hide the figure
+  modeBarButtonsToRemove: ["select2d", "lasso2d"],
+  showSendToCloud: false, // what a report shows stays on the reader's machine
+  plotlyServerURL: "",
+};
+
 function draw(id) {
   const place = byId(id).querySelector(".figure"), section = sectionOf(id);
   if (!section || !window.Plotly || place.hidden) return;
@@ -304,15 +317,15 @@ function draw(id) {
   const data = figure.data.map((trace) => ({ ...trace, visible: !reader.without.has(trace.meta?.method) }));
   const layout = dressed(figure.layout, `${id}/${reader.run}/${JSON.stringify(reader.choices[id] ?? {})}`);
   if (section.tree?.kind === "rounds") layout.shapes = [cutLine("x", cutOf(id, section.tree))];
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  Plotly.react(place, data, layout, config);
+  Plotly.react(place, data, layout, CONFIG);
 }
 
 function dressed(layout, revision) {
   const style = getComputedStyle(document.documentElement), tone = (name) => style.getPropertyValue(`--${name}`).trim();
-  const narrow = window.innerWidth < 600;
+  const narrow = isNarrow();
   const worn = structuredClone(layout);
   Object.assign(worn, {
+    height: heightOf(layout),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", uirevision: revision,
     font: { family: "system-ui, sans-serif", size: narrow ? 11 : 13, color: tone("ink") },
     hoverlabel: { bgcolor: tone("card"), bordercolor: tone("soft"), font: { color: tone("ink") }, align: "left" },

@@ -80,16 +80,12 @@ def page_data(runs: Sequence[Run], sections: Mapping[str, Section]) -> dict[str,
 
 
 def section_data(section: Section) -> dict[str, Any]:
-    views = [
-        {"figure": view.figure.to_plotly_json(), "words": view.words, "choice": view.choice} for view in section.views
-    ]
+    views = [{"figure": view.figure, "words": view.words, "choice": view.choice} for view in section.views]
     return {**vars(section), "views": views}
 
 
 def as_json(value: Any) -> str:
-    from plotly.utils import PlotlyJSONEncoder
-
-    return json.dumps(value, cls=PlotlyJSONEncoder, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def html_page(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
@@ -111,7 +107,7 @@ def html_page(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
 
 
 def packed(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
 def _part(name: str) -> str:

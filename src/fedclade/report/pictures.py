@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclade.errors import FedcladeError
 from fedclade.files import write_atomically
-from fedclade.report.accuracy import HIGH, LOW, MODES, pooled, runs_by_label
+from fedclade.report.accuracy import HIGH, LOW, MODES, named, pooled, runs_by_label
 from fedclade.report.matrices import averaged, kept_matrices
 from fedclade.report.reading import Run
 from fedclade.report.sections import COLOURS, colour
@@ -60,11 +60,10 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path) -> list[Path]
 def accuracy(axes: Any, runs: Sequence[Run]) -> None:
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
-        for column, mode in MODES.items():
+        for column in MODES:
             values, own = pooled([run.measured(column) for run in mine]), column == "accuracy_own"
             low, middle, high = (100 * values.quantile(share) for share in (LOW, 0.5, HIGH))
-            tint = colour(place if len(together) > 1 or not own else 1)
-            name = mode if len(together) == 1 else (f"{label}, own" if own else label)
+            name, tint = named(label, place, column, len(together))
             if own:
                 bars = np.stack([middle - low, high - middle])
                 axes.errorbar(middle.index, middle, bars, fmt="D", color=tint, markersize=5, linewidth=1, label=name)

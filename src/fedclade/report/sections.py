@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedclade.errors import FedcladeError
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+Figure = dict[str, Any]  # as Plotly's JSON has it
 
 # Seen well on white and on black; clusters and methods take them in turn.
 COLOURS = (
@@ -37,7 +36,7 @@ ROUND_AXIS = titled("round")
 class View:
     """One figure of a section, what is seen in it, and the choices that lead to it."""
 
-    figure: "Figure"
+    figure: Figure
     words: str = ""
     choice: Mapping[str, str] = field(default_factory=dict)  # {"round": "5", "layer": "fc"}
 
@@ -53,13 +52,15 @@ class Section:
     folded: bool = False  # the table is long: shown when asked for
 
 
-def make_figure(traces: Iterable[Any], height: int = 380, **layout: Any) -> "Figure":
+def make_figure(traces: Iterable[Figure], height: int = 380, **layout: Any) -> Figure:
     """A figure without colours of its own for paper and ink: the page gives it those of its theme."""
-    import plotly.graph_objects as go
+    return {"data": list(traces), "layout": {"height": height, "hovermode": "closest", **layout}}
 
-    return go.Figure(
-        list(traces), {"template": go.layout.Template(), "height": height, "hovermode": "closest", **layout}
-    )
+
+def trace(kind: str, **values: Any) -> Figure:
+    """A trace of a figure. It is a plain dict: Plotly's own classes check every number, which takes a minute for some
+    pages. The tests let them check."""
+    return {"type": kind, **{name: value for name, value in values.items() if value is not None}}
 
 
 def need_plotly() -> None:
@@ -87,7 +88,7 @@ def short(values: Any, digits: int = 4) -> list[Any]:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def spread_out(items: Sequence[Any], most: int) -> list[Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedclade.display import counted
 from fedclade.report.reading import Run
-from fedclade.report.sections import ROUND_AXIS, Section, View, colour, make_figure
+from fedclade.report.sections import ROUND_AXIS, Section, View, colour, make_figure, trace
 
 
 def dendrogram(run: Run) -> Section | None:
@@ -24,7 +24,7 @@ def dendrogram(run: Run) -> Section | None:
     heights = np.array([0.0, *merges[:, 2]])
     widest = int(np.argmax(np.diff(heights)))
     words = (
-        f"In round {number} {len(clients)} clients were merged by {record['linkage']} linkage, and the tree was cut "
+        f"In round {number}, {len(clients)} clients were merged by {record['linkage']} linkage, and the tree was cut "
         f"into {counted(found, 'cluster')} (a threshold near {threshold:.3g}). The widest gap between two merges, from "
         f"{heights[widest]:.3g} to {heights[widest + 1]:.3g}, would give {counted(len(clients) - widest, 'cluster')}. "
         "Move the cut to see who would be together at another threshold."
@@ -84,8 +84,6 @@ def _split_words(run: Run) -> str:
 
 def _split_figure(run: Run) -> Any:
     """Time runs to the right; a cluster is a line that ends where it is split."""
-    import plotly.graph_objects as go
-
     children = {branch["parent"]: branch for branch in run.tree}
     born = {child: branch["round"] for branch in run.tree for child in branch["children"]}
     heights: dict[int, float] = {}
@@ -110,7 +108,8 @@ def _split_figure(run: Run) -> Any:
         parts = [heights[child] for child in children[cluster]["children"]] if cluster in children else []
         ends = [y for part in parts for y in (height, part)]
         traces.append(
-            go.Scatter(
+            trace(
+                "scatter",
                 x=[born.get(cluster, 0), end] + [end] * len(ends),
                 y=[height, height, *ends],
                 mode="lines",
@@ -125,15 +124,13 @@ def _split_figure(run: Run) -> Any:
         "tickvals": [heights[k] for k in leaves],
         "ticktext": [f"cluster {k} ({len(run.members[k])})" for k in leaves],
     }
-    yaxis = {**ticks, "automargin": True, "showgrid": False, "zeroline": False}
+    yaxis = {**ticks, "automargin": True, "autorange": "reversed", "showgrid": False, "zeroline": False}
     xaxis = {**ROUND_AXIS, "range": [-0.3, run.round + 0.3]}
     return make_figure(traces, max(260, min(160 + 26 * len(leaves), 900)), xaxis=xaxis, yaxis=yaxis)
 
 
 def _moves_figure(run: Run, steps: dict[int, list[int]]) -> Any:
     """Clients from top to bottom, rounds from left to right, clusters as colours."""
-    import plotly.graph_objects as go
-
     rounds = list(range(run.round + 1))
     known = sorted(steps)
     at = [steps[max(number for number in known if number <= now)] for now in rounds]
@@ -141,7 +138,7 @@ def _moves_figure(run: Run, steps: dict[int, list[int]]) -> Any:
     place = {cluster: run.place_of.get(cluster, k) for k, cluster in enumerate(numbers)}
     z = [[place[labels[row]] % 10 if labels[row] >= 0 else None for labels in at] for row in range(len(run.clients))]
     scale = [[edge, colour(k)] for k in range(10) for edge in (k / 10, (k + 1) / 10)]
-    trace = go.Heatmap(
+    cells = trace("heatmap", 
         z=z, x=rounds, y=run.clients, customdata=[[labels[row] for labels in at] for row in range(len(run.clients))],
         colorscale=scale, zmin=0, zmax=10, showscale=False,
         hovertemplate="%{y} in round %{x}: cluster %{customdata}<extra></extra>",
@@ -149,7 +146,7 @@ def _moves_figure(run: Run, steps: dict[int, list[int]]) -> Any:
     ticks = {"showticklabels": len(run.clients) <= 40, "tickfont": {"size": 9}, "automargin": True}
     yaxis = {"autorange": "reversed", **ticks}
     height = max(300, min(160 + 14 * len(run.clients), 800))
-    return make_figure([trace], height, xaxis=ROUND_AXIS, yaxis=yaxis)
+    return make_figure([cells], height, xaxis=ROUND_AXIS, yaxis=yaxis)
 
 
 def _groups(run: Run, clients: list[str]) -> list[int] | None:
