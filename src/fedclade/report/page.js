@@ -7,7 +7,9 @@ const inSight = new Set();
 const byId = (id) => document.getElementById(id);
 
 async function unpacked(id) {
-  const bytes = Uint8Array.from(atob(byId(id).textContent.trim()), (letter) => letter.charCodeAt(0));
+  const letters = atob(byId(id).textContent);
+  const bytes = new Uint8Array(letters.length);
+  for (let place = 0; place < letters.length; place++) bytes[place] = letters.charCodeAt(place);
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   byId(id).remove();
   return new Response(plain).text();
