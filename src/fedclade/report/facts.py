@@ -77,7 +77,7 @@ def _row(run: Run) -> list[str]:
 
 
 def failures(run: Run) -> Section:
-    failed = run.history[run.history["failure"] != ""] if run.round >= 0 else run.history
+    failed = run.history[run.history["failure"] != ""]
     if not len(failed):
         return Section("failures", "Failures", "No client failed.")
     kinds = Counter(str(words).rpartition(": ")[2] for words in failed["failure"])

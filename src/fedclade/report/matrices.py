@@ -42,9 +42,9 @@ def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
         return None
     most = max(1, cells // max(kept.side for kept in everything) ** 2)
     shown = spread_out(everything, most)
-    last = shown[-1]
-    alike = "similarity" if last.is_similarity else "distance"
-    words = f"The brighter a cell, the more alike two clients look to the server ({last.measure})."
+    first = shown[0]
+    alike = "similarity" if first.is_similarity else "distance"
+    words = f"The brighter a cell, the more alike two clients look to the server ({first.measure})."
     if len(shown) < len(everything):
         words += f" To keep the page small, {len(shown)} of the run's {len(everything)} matrices are here."
     views = [View(_figure(kept), _words(kept), kept.choice) for kept in shown]
@@ -52,7 +52,7 @@ def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
 
 
 def kept_matrices(run: Run) -> list[Kept]:
-    return [kept for kept in _kept(run) if len(kept.clients) > 1]
+    return sorted((kept for kept in _kept(run) if len(kept.clients) > 1), key=lambda kept: kept.round)
 
 
 def _kept(run: Run) -> Iterator[Kept]:

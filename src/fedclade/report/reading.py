@@ -41,7 +41,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        return str(self.settings["method"]["name"])
+        return _method(self.record)
 
     @property
     def seed(self) -> int:
@@ -135,22 +135,30 @@ def _read(folder: RunFolder) -> Run:
         state = "running" if folder.is_running else "stopped"
         saved = folder.last_checkpoint(arrays=False)
         number, seconds, tree = (saved[0], saved[1]["seconds"], saved[1]["tree"]) if saved else (-1, 0.0, [])
+    if number < 0:  # what its first round has left so far does not count yet
+        import pandas as pd
+
+        return Run(folder.path, record, state, -1, pd.DataFrame(), pd.DataFrame(), [], {}, None, 0.0, _method(record))
     history, ledger = folder.table("history"), folder.table("ledger")
-    if number >= 0 and history.empty:
+    if history.empty:
         raise FedcladeError(f"{folder.path} has no history: its files are damaged or were taken away; run it again")
     return Run(
         path=folder.path,
         record=record,
         state=state,
         round=number,
-        history=history[history["round"] <= number] if number >= 0 else history.iloc[:0],
+        history=history[history["round"] <= number],
         ledger=ledger[ledger["round"] <= number] if len(ledger) else ledger,
         tree=tree,
         records={key: value for key, value in folder.records().items() if key[0] <= number},
         groups=hidden_groups(record, number),
         seconds=float(seconds),
-        label=str(record["settings"]["method"]["name"]),
+        label=_method(record),
     )
+
+
+def _method(record: Mapping[str, Any]) -> str:
+    return str(record["settings"]["method"]["name"])
 
 
 def read_runs(paths: Iterable[Path | str]) -> list[Run]:
