@@ -9,7 +9,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,pictures,flower-sim]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,pictures,report,flower-sim]'
 	touch $@
 
 demo: install

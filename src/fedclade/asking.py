@@ -24,9 +24,6 @@ from fedclade.models.weights import Layout
 
 A = TypeVar("A", bound=Answer)
 
-# Phases that are not a method's traffic: our own measuring, and work that the server does by itself.
-UNCOUNTED = frozenset({"measure", "server"})
-
 
 class Engine(Protocol):
     """Where clients run. It delivers tasks and brings back answers, with failures as values."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedclade.errors import FedcladeError
 from fedclade.files import write_json
-from fedclade.runs.folder import RunFolder
+from fedclade.runs.folder import UNCOUNTED, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,8 +210,6 @@ def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 def rounds_to(folder: RunFolder, target: float) -> tuple[int, float] | None:
     """The first round whose mean accuracy reaches the target, and the megabytes sent until then."""
-    from fedclade.asking import UNCOUNTED
-
     means = folder.table("history").groupby("round")["accuracy"].mean()
     reached = means[means >= target]
     if reached.empty:

@@ -179,9 +179,11 @@ def outcome(folder: "RunFolder") -> RenderableType:
 
 
 def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
+    from fedclade.events import hidden_groups
+
     result, members = folder.read_json("result.json"), folder.read_json("clusters.json")["members"]
     history = folder.table("history")
-    groups = _groups(record, result["rounds"])
+    groups = hidden_groups(record, result["rounds"])
     facts = {
         "clusters": _agreement(result["clusters"], groups),
         "rounds": str(result["rounds"]),
@@ -195,6 +197,8 @@ def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableTyp
 
 
 def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
+    from fedclade.events import hidden_groups
+
     rounds, resume = record["settings"]["rounds"], f"go on with: fedclade resume {shlex.quote(str(folder.path))}"
     what_next = "it is running now" if folder.is_running else resume
     saved = folder.last_checkpoint()
@@ -212,7 +216,7 @@ def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[Renderabl
         "run": str(folder.path),
     }
     served, own = (_spread(_last_seen(history, column)) for column in ("accuracy", "accuracy_own"))
-    accuracy, groups = _accuracy_table(served, own, history), _groups(record, number)
+    accuracy, groups = _accuracy_table(served, own, history), hidden_groups(record, number)
     return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
 
 
@@ -228,17 +232,6 @@ def _facts(facts: Mapping[str, str]) -> Table:
     for name, words in facts.items():
         table.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
     return table
-
-
-def _groups(record: Mapping[str, Any], round: int) -> Mapping[str, int] | None:
-    """The hidden groups, after clients' data have changed as the run's settings tell."""
-    groups, events = record["groups"], record["settings"].get("events")
-    if groups is None or not events:
-        return groups
-    from fedclade.events import Calendar, Event, groups_of
-
-    calendar = Calendar.of(record["clients"], [Event(**event) for event in events])
-    return groups_of(groups, calendar.rows_of(round))
 
 
 def _accuracy_table(served: Mapping[str, Any], own: Mapping[str, Any], history: "pd.DataFrame") -> Table:

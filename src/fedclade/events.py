@@ -6,7 +6,7 @@ them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -110,3 +110,12 @@ def _spread(names: Sequence[str], count: int) -> tuple[str, ...]:
 def groups_of(groups: Mapping[str, int], rows_of: Mapping[str, str]) -> dict[str, int]:
     """The hidden group of every client, given whose rows it holds."""
     return {name: groups[rows_of.get(name, name)] for name in groups}
+
+
+def hidden_groups(record: Mapping[str, Any], round: int) -> Mapping[str, int] | None:
+    """The hidden groups after a round of the run with this record: they change as clients' data do."""
+    groups, events = record["groups"], record["settings"].get("events")
+    if groups is None or not events:
+        return groups
+    calendar = Calendar.of(record["clients"], [Event(**event) for event in events])
+    return groups_of(groups, calendar.rows_of(round))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.asking import UNCOUNTED, Ask, Engine
+from fedclade.asking import Ask, Engine
 from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.events import Calendar, Event, groups_of
 from fedclade.methods import Clusters, Method, Roster
-from fedclade.runs.folder import RunFolder
+from fedclade.runs.folder import UNCOUNTED, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

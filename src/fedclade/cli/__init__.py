@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, placing, reproducing, runs
+from fedclade.cli import catalogues, comparing, data, demo, placing, reporting, reproducing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
 app.command()(placing.place)
+app.command()(reporting.report)
+app.command()(reporting.watch)
 app.command()(comparing.compare)
 app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)

@@ -110,7 +110,7 @@ def run_name(settings: dict[str, Any]) -> str:
 def _run_missing(runs: Sequence[PlannedRun], workers: int, listener: Listener) -> dict[str, str]:
     """Run what is not finished; returns why some failed, by label and seed."""
     different = {run.path: run for run in runs}  # rows may stand for one and the same run
-    missing = [run for path, run in different.items() if not run.folder.is_finished]
+    missing = [run for run in different.values() if not run.folder.is_finished]
     listener.plan(len(different), len(different) - len(missing))
     failures = {}
     for run, failure in _all(missing, workers):

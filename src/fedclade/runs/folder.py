@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("history", "ledger")
+# Phases that are not a method's traffic: our own measuring, and work that the server does by itself.
+UNCOUNTED = frozenset({"measure", "server"})
 RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # needed to go on
 
 
@@ -171,12 +173,12 @@ class RunFolder:
         saved = self._checkpoints()
         return int(saved[-1].stem) if saved else None
 
-    def last_checkpoint(self) -> tuple[int, Any] | None:
+    def last_checkpoint(self, *, arrays: bool = True) -> tuple[int, Any] | None:
         """The newest round that counts and its state. A damaged file is passed over for the one before."""
         damaged: FedcladeError | None = None
         for path in reversed(self._checkpoints()):
             try:
-                return int(path.stem), packing.load(path)
+                return int(path.stem), packing.load(path, arrays=arrays)
             except FedcladeError as error:
                 damaged = error
         if damaged is not None:

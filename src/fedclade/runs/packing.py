@@ -32,13 +32,15 @@ def save_tensors(path: Path, arrays: dict[str, np.ndarray], header: dict[str, st
         raise OSError(str(error)) from error
 
 
-def load(path: Path) -> Any:
+def load(path: Path, *, arrays: bool = True) -> Any:
+    """The value; without its arrays, which may be large, there is None in their places."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {})["value"]
-            return _whole(json.loads(text), {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) if arrays else None for name in file.keys()}  # noqa: SIM118
+            return _whole(json.loads(text), tensors)
     except (SafetensorError, KeyError, OSError, ValueError) as error:
         raise FedcladeError(f"cannot read {path}: the file is damaged ({error})") from error
 
@@ -62,7 +64,7 @@ def _flat(value: Any, arrays: dict[str, np.ndarray], seen: dict[int, str]) -> An
     raise TypeError(f"a run can keep plain values and arrays, not {type(value).__name__}")
 
 
-def _whole(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _whole(value: Any, arrays: dict[str, np.ndarray | None]) -> Any:
     match value:
         case {"@array": str(name)}:
             return arrays[name]

@@ -1,0 +1,155 @@
+"""Who is in which cluster, what they hold, and how the hidden groups map on the clusters that were found."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
+from fedclade.display import counted
+from fedclade.report.reading import Run
+from fedclade.report.sections import AMOUNT, Section, View, colour, faint, make_figure, percent, trace
+
+NAMES = 400  # characters of names in a table's cell
+WIDEST = 12  # hidden groups that get a column of their own
+
+
+def clusters(run: Run) -> Section:
+    """A row for each cluster."""
+    sizes = [len(part) for part in run.members.values()]
+    served, own = run.last("accuracy"), run.last("accuracy_own")
+    header = ["cluster", "clients", "server's model", "own model", "who"]
+    rows = [
+        [str(k), str(len(part)), _median(served.reindex(part)), _median(own.reindex(part)), _named(part)]
+        for k, part in run.members.items()
+    ]
+    words = f"{counted(len(run.clients), 'client')} are in {counted(len(sizes), 'cluster')}"
+    if len(sizes) > 1:
+        words += f" of {min(sizes)} to {max(sizes)} clients" if min(sizes) < max(sizes) else f" of {sizes[0]}"
+        alone = sum(1 for size in sizes if size == 1)
+        words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
+    return Section("clusters", "Who is in which cluster", f"{words}. Accuracies are medians.", table=[header, *rows])
+
+
+def holdings(run: Run) -> Section | None:
+    """Label histograms of clusters and of clients."""
+    counts = run.label_counts
+    if counts is None:
+        return None
+    classes = [str(name) for name in run.record["classes"]]
+    parts = {k: np.sum([counts[c] for c in part], axis=0) for k, part in run.members.items()}
+    shares = np.stack([row / max(row.sum(), 1) for row in parts.values()])
+    names = [f"cluster {k} ({len(run.members[k])})" for k in parts]
+    per_client = np.stack([counts[c] for c in run.clients])
+    owners = [f"{c} (cluster {run.cluster_of[c]})" for c in run.clients]
+    views = [
+        View(
+            _histograms(shares, names, classes, "%{y}: %{z:.1%} of its rows are %{x}<extra></extra>", ".0%"),
+            "The darker, the larger the share of a cluster's training rows that have a label.",
+            {"by": "cluster"},
+        ),
+        View(
+            _histograms(per_client, owners, classes, "%{y}: %{z} rows of %{x}<extra></extra>", None),
+            "The darker, the more training rows of a label a client began with; clients of a cluster lie together.",
+            {"by": "client"},
+        ),
+    ]
+    return Section("holdings", "What the clusters hold", _holding_words(run, shares, classes), views)
+
+
+def _holding_words(run: Run, shares: np.ndarray, classes: list[str]) -> str:
+    held = [int((row > 0.01).sum()) for row in shares]
+    pure = int(np.argmax(shares.max(axis=1)))
+    cluster, top = list(run.members)[pure], int(shares[pure].argmax())
+    many = f"{min(held)} to {max(held)}" if min(held) < max(held) else f"{held[0]}"
+    return (
+        f"Clusters hold {many} of {len(classes)} labels (those with more than 1 % of their rows). The most one-sided "
+        f"is cluster {cluster}: {percent(float(shares[pure, top]))} of its rows are {classes[top]!r}."
+    )
+
+
+def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str, ticks: str | None) -> Any:
+    values = np.round(z, 4).tolist()
+    bar = {"thickness": 10, "tickformat": ticks}
+    cells = trace("heatmap", z=values, x=classes, y=names, colorscale=AMOUNT, colorbar=bar, hovertemplate=hover, zmin=0)
+    few = len(names) <= 40
+    yaxis = {
+        "autorange": "reversed",
+        "showticklabels": few,
+        "automargin": True,
+        "tickfont": {"size": 10},
+        "type": "category",
+    }
+    xaxis = {"title": {"text": "label"}, "type": "category", "showticklabels": len(classes) <= 40, "automargin": True}
+    return make_figure([cells], max(260, min(150 + 20 * len(names), 760)), xaxis=xaxis, yaxis=yaxis)
+
+
+def mapping(run: Run) -> Section | None:
+    """The hidden groups against the found clusters."""
+    if run.groups is None:
+        return None
+    groups = {client: run.groups[client] for client in run.clients}
+    hidden = sorted(set(groups.values()))
+    flows = Counter((groups[client], run.cluster_of[client]) for client in run.clients)
+    truth, found = list(groups.values()), [run.cluster_of[client] for client in groups]
+    ari = adjusted_rand(np.array(truth), np.array(found))
+    nmi = normalized_mutual_information(np.array(truth), np.array(found))
+    parted = [group for group in hidden if sum(1 for a, _ in flows if a == group) > 1]
+    mixed = [cluster for cluster in run.members if sum(1 for _, b in flows if b == cluster) > 1]
+    words = (
+        f"{counted(len(hidden), 'hidden group')}, {counted(len(run.members), 'cluster')} found: ARI {ari:.3f}, NMI "
+        f"{nmi:.3f} (1 is perfect); {_how_many(parted, 'group')} divided among clusters, "
+        f"{_how_many(mixed, 'cluster')} made of clients of several groups."
+    )
+    return Section(
+        "mapping",
+        "Hidden groups and found clusters",
+        words,
+        [View(_sankey(run, hidden, flows))],
+        _table(run, hidden, flows),
+    )
+
+
+def _how_many(which: list[int], word: str) -> str:
+    if not which:
+        return f"no {word} is"
+    return f"{counted(len(which), word)} {'is' if len(which) == 1 else 'are'}"
+
+
+def _sankey(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
+    place = {group: k for k, group in enumerate(hidden)}
+    names = [f"group {group}" for group in hidden] + [f"cluster {cluster}" for cluster in run.members]
+    tints = ["#8c8c8c"] * len(hidden) + [colour(k) for k in range(len(run.members))]
+    bands = trace("sankey", 
+        node={"label": names, "color": tints, "pad": 12, "thickness": 14,
+              "hovertemplate": "%{label}: %{value} clients<extra></extra>"},
+        link={
+            "source": [place[group] for group, _ in flows],
+            "target": [len(hidden) + run.place_of[cluster] for _, cluster in flows],
+            "value": list(flows.values()),
+            "color": [faint(colour(run.place_of[cluster]), 0.4) for _, cluster in flows],
+            "hovertemplate": "%{value} clients of %{source.label} are in %{target.label}<extra></extra>",
+        },
+    )  # fmt: skip
+    rows = max(len(hidden), len(run.members))
+    return make_figure([bands], max(240, min(90 + 30 * rows, 1000)), margin={"l": 4, "r": 4, "b": 16})
+
+
+def _table(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> list[list[str]]:
+    if len(hidden) > WIDEST or len(run.members) > 2 * WIDEST:
+        return []
+    rows = [[f"cluster {k}", *(str(flows[group, k] or "·") for group in hidden)] for k in run.members]
+    return [["clients of", *(f"group {group}" for group in hidden)], *rows]
+
+
+def _median(values: Any) -> str:
+    known = values.dropna()
+    return percent(float(known.median())) if len(known) else "-"
+
+
+def _named(names: list[str]) -> str:
+    text = ", ".join(names)
+    if len(text) <= NAMES:
+        return text
+    kept = text[:NAMES].rpartition(", ")[0]
+    return f"{kept}, … and {len(names) - kept.count(', ') - 1:,} more"

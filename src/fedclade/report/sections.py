@@ -1,0 +1,99 @@
+"""What a page is made of: sections with words for every picture, in a form that the page and the summary share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedclade.errors import FedcladeError
+
+Figure = dict[str, Any]  # as Plotly's JSON has it
+
+# Seen well on white and on black; clusters and methods take them in turn.
+COLOURS = (
+    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#d4a72c", "#9d755d", "#ff7f9f", "#8c8c8c",
+)  # fmt: skip
+AMOUNT = [[0, "rgba(76,120,168,0)"], [1, "rgb(76,120,168)"]]  # nothing is the colour of the page, light or dark
+
+
+LEGEND_BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}
+
+
+def titled(name: str) -> dict[str, Any]:
+    """An axis with a title."""
+    return {"title": {"text": name}}
+
+
+def share_axis(name: str = "accuracy") -> dict[str, Any]:
+    return {**titled(name), "tickformat": ".0%", "automargin": True}
+
+
+ROUND_AXIS = titled("round")
+
+
+@dataclass(frozen=True)
+class View:
+    """One figure of a section, what is seen in it, and the choices that lead to it."""
+
+    figure: Figure
+    words: str = ""
+    choice: Mapping[str, str] = field(default_factory=dict)  # {"round": "5", "layer": "fc"}
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: str
+    words: str
+    views: Sequence[View] = ()
+    table: Sequence[Sequence[str]] = ()  # the header first
+    tree: Mapping[str, Any] | None = None  # what the page needs to move a cut
+    folded: bool = False  # the table is long: shown when asked for
+
+
+def make_figure(traces: Iterable[Figure], height: int = 380, **layout: Any) -> Figure:
+    """A figure without colours of its own for paper and ink: the page gives it those of its theme."""
+    return {"data": list(traces), "layout": {"height": height, "hovermode": "closest", **layout}}
+
+
+def trace(kind: str, **values: Any) -> Figure:
+    """A trace of a figure. It is a plain dict: Plotly's own classes check every number, which takes a minute for some
+    pages. The tests let them check."""
+    return {"type": kind, **{name: value for name, value in values.items() if value is not None}}
+
+
+def need_plotly() -> None:
+    try:
+        import plotly  # noqa: F401
+    except ImportError:
+        raise FedcladeError("a report needs plotly: install it with `pip install 'fedclade[report]'`") from None
+
+
+def colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def faint(colour: str, share: float = 0.18) -> str:
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{share})"
+
+
+def short(values: Any, digits: int = 4) -> list[Any]:
+    """Numbers as lists with few digits, which keeps the page small; None where there is no number."""
+    array = np.asarray(values, float)
+    if array.ndim > 1:
+        return [short(row, digits) for row in array]
+    return [round(value, digits) if np.isfinite(value) else None for value in array.tolist()]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+
+
+def spread_out(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many items at even distances, with the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    places = np.unique(np.linspace(0, len(items) - 1, max(most, 1)).round().astype(int))
+    return [items[place] for place in places]

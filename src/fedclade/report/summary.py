@@ -1,0 +1,34 @@
+"""The words and tables of a page as Markdown, for a mail, an issue or a paper's appendix."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedclade.report import facts
+from fedclade.report.page import ORDER
+from fedclade.report.reading import Run
+from fedclade.report.sections import Section
+
+
+def summary(runs: Sequence[Run], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
+    """Every section's words; `pictures` are files by the key of their section."""
+    parts = [f"# {facts.headline(runs)}"]
+    parts += [_written(key, section, pictures or {}) for key, section in sections.items() if "/" not in key]
+    for place, run in enumerate(runs):
+        if len(runs) > 1:
+            parts.append(f"## {run.label}, seed {run.seed}")
+        mine = [f"{place}/{name}" for name in ORDER if f"{place}/{name}" in sections]
+        parts += [_written(key, sections[key], pictures or {}, depth=3 if len(runs) > 1 else 2) for key in mine]
+    return "\n\n".join(parts) + "\n"
+
+
+def _written(key: str, section: Section, pictures: Mapping[str, Path], depth: int = 2) -> str:
+    parts = [f"{'#' * depth} {section.title}", section.words]
+    if section.views and section.views[0].words:
+        parts.append(section.views[0].words)
+    if key in pictures:
+        parts.append(f"![{section.title}]({pictures[key].as_posix()})")
+    if section.table:
+        head, *rows = [[word.replace("|", "\\|") for word in row] for row in section.table]
+        lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
