@@ -14,11 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedclade.asking import UNCOUNTED
 from fedclade.errors import FedcladeError, unknown
 from fedclade.files import write_atomically, write_json
 from fedclade.rounds import Progress
-from fedclade.runs.folder import RunFolder
+from fedclade.runs.folder import UNCOUNTED, RunFolder
 from fedclade.settings import Settings, flat
 
 METRICS: dict[str, Callable[[Progress], float | None]] = {

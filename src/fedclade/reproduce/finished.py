@@ -184,7 +184,7 @@ def counted_megabits_to(target: float) -> Reader:
     """Megabits a client until the target, as counted: with what clustering sends."""
 
     def read(run: Finished) -> float | None:
-        from fedclade.asking import UNCOUNTED
+        from fedclade.runs.folder import UNCOUNTED
 
         rounds = rounds_to(target)(run)
         if rounds is None:
