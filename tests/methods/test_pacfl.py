@@ -121,3 +121,9 @@ def test_clients_that_share_one_class_of_two_are_told_apart() -> None:
     assert session.settle(clusters, ["new"], 1).cluster_of["new"] == clusters.cluster_of["23-0"]
     alike = {f"c{n}": holding("01234", n) for n in range(20)}
     assert len(Session(PACFL(), scripted(alike)).go(0)) == 1
+
+
+def test_a_basis_that_is_not_finite_is_left_out_and_named() -> None:
+    session = Session(PACFL(threshold=10), scripted({**PAIRS, "e": np.full((6, 1), np.nan, np.float32)}))
+    assert session.go(0).notes["unsettled"] == ["e"]
+    assert session.ask.failures[0]["failure"].startswith("not finite")

@@ -135,9 +135,10 @@ class ClusterFL(Probing):
         return clusters.noting(stopped=True) if self.is_done(before, state) else clusters
 
     def tasks(self, state: Relations, chosen: list[str], roster: Roster) -> dict[str, Train]:
-        """The server sums up what others mean for a client. The client holds its own part still or moves it with w.
+        """The server sums up the coupling terms, so that a client need not see the models of others.
 
-        `pulls` is the gradient where the client starts; the proximal term, around the same place, adds how it changes.
+        `pulls` is their gradient where the client starts; the proximal term, around the same place, adds how that
+        gradient changes as the client's own weights move.
         """
         decay = roster.training.weight_decay + 2 * self.alpha
         training = roster.training.model_copy(update={"weight_decay": decay})
