@@ -32,10 +32,10 @@ clean:
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
 .PHONY: results-small results-rivals results-automatic
 results-small: install
-	$(BIN)/python studies/results.py
+	$(BIN)/python studies/results.py --only small
 
 results-rivals: install
-	$(BIN)/python studies/rivals.py
+	$(BIN)/python studies/results.py --only rivals
 
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md

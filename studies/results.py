@@ -1,6 +1,6 @@
-"""Run the small studies and write docs/results.md: tables, and for every headline claim whether it holds here.
+"""Run the studies and write docs/results.md: tables, and for every headline claim whether it holds here.
 
-    python studies/results.py --data-dir DIR [--only hicfl-rotated ...]
+    python studies/results.py --data-dir DIR [--only small | rivals | small/hicfl-rotated ...]
 
 Runs that are done already (in `runs/results`) are not run again. Nothing in the document is typed by hand: the verdicts
 are computed from the tables.
@@ -13,10 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from fedclade.compare import Comparison, Study, compare, to_markdown, write_tables, written
+from fedclade.methods import METHODS
 from fedclade.settings import cores, read_toml
 
 HERE = Path(__file__).parent
-STUDIES = ("hicfl-rotated", "hicfl-labels", "adacfl", "fedclust", "fedsccs", "fedsccs-holdout", "fedstack")
+STUDIES = (
+    "small/hicfl-rotated",
+    "small/hicfl-labels",
+    "small/adacfl",
+    "small/fedclust",
+    "small/fedsccs",
+    "small/fedsccs-holdout",
+    "small/fedstack",
+    "rivals/fashion-mnist",
+    "rivals/motionsense",
+)
 
 Rows = dict[str, dict[str, Any]]
 
@@ -103,14 +114,30 @@ def fedstack(rows: Rows) -> list[str]:
     ]
 
 
+def rivals(rows: Rows) -> list[str]:
+    """Who is ahead, by what is evaluated."""
+    lines = []
+    for key, words in (("accuracy", "the server's models"), ("own", "the clients' own last models")):
+        first, *rest = sorted(rows.values(), key=lambda row: -row[key])
+        near = [row["label"] for row in rest if first[key] - row[key] < 0.01]
+        lines.append(
+            f"By {words}: {first['label']} with {first[key]:.1%}"
+            + (f"; less than a point behind: {', '.join(near)}" if near else "")
+            + f". FedAvg: {rows['FedAvg'][key]:.1%}; alone: {rows['Local'][key]:.1%}."
+        )
+    return lines
+
+
 CLAIMS: dict[str, Callable[[Rows], list[str]]] = {
-    "hicfl-rotated": hicfl,
-    "hicfl-labels": hicfl,
-    "adacfl": adacfl,
-    "fedclust": fedclust,
-    "fedsccs": fedsccs,
-    "fedsccs-holdout": fedsccs,
-    "fedstack": fedstack,
+    "small/hicfl-rotated": hicfl,
+    "small/hicfl-labels": hicfl,
+    "small/adacfl": adacfl,
+    "small/fedclust": fedclust,
+    "small/fedsccs": fedsccs,
+    "small/fedsccs-holdout": fedsccs,
+    "small/fedstack": fedstack,
+    "rivals/fashion-mnist": rivals,
+    "rivals/motionsense": rivals,
 }
 
 
@@ -121,21 +148,44 @@ def section(name: str, comparison: Comparison) -> str:
     return f"## {study.title}\n\n{to_markdown(written(table, study))}\n\n{claims}\n"
 
 
+def study_of(name: str, data_dir: str | None) -> Study:
+    values = read_toml(HERE / f"{name}.toml")
+    if data_dir:
+        values["settings"]["data_dir"] = data_dir
+    study = Study.of(values)
+    if name.startswith("rivals/"):
+        left_out = set(METHODS) - {cell.settings["method"]["name"] for cell in study.cells}
+        assert not left_out, f"{name}.toml lacks {left_out}"
+    return study
+
+
+HEAD = """# Results
+
+Made by `make results-small` and `make results-rivals` on a {cores}-core CPU ({machine}), 3 seeds each, real data; the
+studies are in `studies/small/` and `studies/rivals/`. They are cut to the size of a laptop (fewer rows and rounds than in
+the papers), so they test the claims, not the papers' numbers. How well the automatic number of clusters does is told in
+[automatic.md](results/automatic.md); single tables of the papers beside ours lie in [results/](results/).
+
+Every table has two accuracies, in percent: of the model that the **server** holds for each client (where a method has
+personal models, of the model that serves the client), and of each client's **own** last trained model. `±` is over seeds,
+`std` and `worst` are over clients; `settled` is the last round in which the clusters changed; a target is a mean accuracy of
+the first kind, looked at in the rounds that are evaluated; `p` is of a paired t-test over seeds against the best server's
+model.
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir")
-    parser.add_argument("--only", nargs="*", default=STUDIES, choices=STUDIES)
+    parser.add_argument("--only", nargs="*", default=STUDIES, help="studies, or folders of them")
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results.md")
     arguments = parser.parse_args()
     sections = []
     for name in STUDIES:
-        values = read_toml(HERE / "small" / f"{name}.toml")
-        if arguments.data_dir:
-            values["settings"]["data_dir"] = arguments.data_dir
-        study = Study.of(values)
+        study = study_of(name, arguments.data_dir)
         folder = arguments.runs / name
-        if name in arguments.only:
+        if name in arguments.only or name.split("/")[0] in arguments.only:
             done = compare(study, folder, on_run=lambda run, failure: print(run.path, failure or "done", flush=True))
         else:
             done = Comparison(study, folder)
@@ -144,16 +194,7 @@ def main() -> None:
             continue
         write_tables(done)
         sections.append(section(name, done))
-    head = (
-        "# Small results\n\nMade by `make results-small` on a "
-        f"{cores()}-core CPU ({platform.machine()}), {len(study.seeds)} seeds each, real data; the studies are in "
-        "`studies/small/`. They are cut to the size of a laptop (fewer rows and rounds than in the papers), so they test "
-        "the claims, not the papers' numbers.\n\nEvery table has two accuracies, in percent: of the model that the "
-        "**server** holds for each client, and of each client's **own** last trained model. `±` is over seeds, `std` over "
-        "clients; `settled` is the last round in which the clusters changed; `p` is of a paired t-test over seeds against "
-        "the best server's model.\n"
-    )
-    arguments.out.write_text("\n".join([head, *sections]))
+    arguments.out.write_text("\n".join([HEAD.format(cores=cores(), machine=platform.machine()), *sections]))
     print(f"written: {arguments.out}")
 
 
