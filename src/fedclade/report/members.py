@@ -20,7 +20,13 @@ def clusters(run: Run) -> Section:
     served, own = run.last("accuracy"), run.last("accuracy_own")
     header = ["cluster", "clients", "server's model", "own model", "who"]
     rows = [
-        [str(k), str(len(part)), _median(served.reindex(part)), _median(own.reindex(part)), _named(part)]
+        [
+            str(k),
+            str(len(part)),
+            percent(served.reindex(part).median()),
+            percent(own.reindex(part).median()),
+            _named(part),
+        ]
         for k, part in run.members.items()
     ]
     words = f"{counted(len(run.clients), 'client')} are in {counted(len(sizes), 'cluster')}"
@@ -140,11 +146,6 @@ def _table(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> list
         return []
     rows = [[f"cluster {k}", *(str(flows[group, k] or "·") for group in hidden)] for k in run.members]
     return [["clients of", *(f"group {group}" for group in hidden)], *rows]
-
-
-def _median(values: Any) -> str:
-    known = values.dropna()
-    return percent(float(known.median())) if len(known) else "-"
 
 
 def _named(names: list[str]) -> str:
