@@ -109,6 +109,7 @@ def test_clients_may_come_go_and_change(tmp_path: Path) -> None:
     tree = sections["0/splits"].tree
     assert tree is not None
     assert tree["steps"]["0"].count(-1) == 2  # not there yet
+    assert {row[1] for row in sections["0/placements"].table[1:]} >= {"client-006", "client-007"}
 
 
 def test_the_command_writes_page_summary_and_pictures(runs: dict[str, Path], tmp_path: Path) -> None:

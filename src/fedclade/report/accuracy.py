@@ -80,7 +80,7 @@ def distribution(runs: Sequence[Run]) -> Section:
     yaxis = {"automargin": True, "autorange": "reversed"}
     figure = make_figure(traces, height, xaxis=share_axis(), yaxis=yaxis)
     words = "Every dot is a client at its last measurement; boxes hold the middle half of the clients."
-    return Section("distribution", "Who is served how well at the end", _extremes(runs), [View(figure, words)])
+    return Section("distribution", "Who is served how well", _extremes(runs), [View(figure, words)])
 
 
 def inside(run: Run, cells: int = MOST_CELLS) -> Section:

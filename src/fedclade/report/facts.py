@@ -39,7 +39,7 @@ def overview(runs: Sequence[Run]) -> Section:
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
-    words = f"{what}: {progress(first)}." if len(runs) == 1 else _together(runs)
+    words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
     return Section("overview", "At a glance", f"{words} Accuracies are means over clients.", table=[header, *rows])
 
 

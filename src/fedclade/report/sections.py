@@ -26,7 +26,7 @@ def titled(name: str) -> dict[str, Any]:
 
 
 def share_axis(name: str = "accuracy") -> dict[str, Any]:
-    return {**titled(name), "tickformat": ".0%", "automargin": True}
+    return {**titled(name), "tickformat": ".1~%", "automargin": True}
 
 
 ROUND_AXIS = titled("round")
