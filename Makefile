@@ -29,6 +29,11 @@ bench: install
 clean:
 	rm -rf $(VENV) build dist
 
+.PHONY: pictures  # of the README and the gallery; needs chromium and chromium-driver
+pictures: install
+	$(BIN)/python studies/pictures.py
+	$(BIN)/python studies/gallery.py
+
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
 .PHONY: results-small results-rivals results-automatic
 results-small: install

@@ -3,17 +3,21 @@
 import re
 import shutil
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made import make_large_run
+from reader import SETTINGS
 from typer.testing import CliRunner
 
 import fedclade
 from fedclade.cli import app
 from fedclade.errors import FedcladeError
 from fedclade.report.making import make_report
-from fedclade.report.page import sections_of
+from fedclade.report.page import as_json, page_data, sections_of
 from fedclade.report.reading import read_run, read_runs
 from fedclade.report.sections import percent
 
@@ -81,6 +85,31 @@ def test_runs_of_one_method_are_told_apart_by_what_differs(runs: dict[str, Path]
     told = read_runs([tmp_path, runs["ifca"]])
     assert [run.label for run in told] == ["fedclust, threshold=1.5", "fedclust, threshold=9.0", "fedclust", "ifca"]
     assert [run.label for run in read_runs([runs["fedclust"], runs["fedclust"]])] == ["fedclust", "fedclust"]
+
+
+def test_what_is_not_measured_yet_is_left_out(runs: dict[str, Path]) -> None:
+    for path in (runs["hicfl"], runs["fedclust"]):
+        run = read_run(path)
+        early = replace(run, history=run.history.assign(accuracy_own=np.nan), state="running")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            sections = sections_of([early])
+            as_json(page_data([early], sections))  # raises on what JSON has no word for
+        assert "own models are not measured yet" in sections["accuracy"].words
+        assert "nan" not in " ".join(section.words for section in sections.values())
+        nothing = replace(early, history=early.history.assign(accuracy=np.nan))
+        assert "No accuracy has been measured yet." in sections_of([nothing])["accuracy"].words
+
+
+def test_clients_may_come_go_and_change(tmp_path: Path) -> None:
+    events = [{"round": 2, "join": 2}, {"round": 3, "leave": 1, "drift": 2}]
+    fedclade.run(**{**SETTINGS, "rounds": 4}, method="fedclust", events=events, out=tmp_path / "run")
+    sections = sections_of([read_run(tmp_path / "run")])
+    assert sections["0/clusters"].words.startswith("7 clients")
+    tree = sections["0/splits"].tree
+    assert tree is not None
+    assert tree["steps"]["0"].count(-1) == 2  # not there yet
+    assert {row[1] for row in sections["0/placements"].table[1:]} >= {"client-006", "client-007"}
 
 
 def test_the_command_writes_page_summary_and_pictures(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -42,6 +42,6 @@ def watch(
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        console.print("not watching any more; the run goes on")
+        console.print("not watching any more")
     finally:
         server.server_close()

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedclade.display import counted
 from fedclade.report.reading import Run
 from fedclade.report.sections import (
@@ -58,14 +56,13 @@ def distribution(runs: Sequence[Run]) -> Section:
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
         for column, mode in MODES.items():
-            values = np.concatenate([run.last(column).to_numpy() for run in mine])
-            names = [client for run in mine for client in run.last(column).index]
+            values = _last_of(mine, column)
             traces.append(
                 trace(
                     "box",
                     x=short(values),
                     y=[f"{label}<br>{mode}" if len(together) > 1 else mode] * len(values),
-                    text=names,
+                    text=list(values.index),
                     orientation="h",
                     name=f"{label}: {mode}",
                     boxpoints="all" if len(values) <= 200 else "outliers",
@@ -83,7 +80,7 @@ def distribution(runs: Sequence[Run]) -> Section:
     yaxis = {"automargin": True, "autorange": "reversed"}
     figure = make_figure(traces, height, xaxis=share_axis(), yaxis=yaxis)
     words = "Every dot is a client at its last measurement; boxes hold the middle half of the clients."
-    return Section("distribution", "Who is served how well at the end", _extremes(runs), [View(figure, words)])
+    return Section("distribution", "Who is served how well", _extremes(runs), [View(figure, words)])
 
 
 def inside(run: Run, cells: int = MOST_CELLS) -> Section:
@@ -212,7 +209,7 @@ def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
 
 def _outcome(together: Mapping[str, Sequence[Run]]) -> str:
     medians = {
-        label: [float(np.median(np.concatenate([run.last(column).to_numpy() for run in runs]))) for column in MODES]
+        label: [float(_last_of(runs, column).median()) for column in MODES]
         for label, runs in together.items()
         if any(len(run.last("accuracy")) for run in runs)
     }
@@ -254,6 +251,13 @@ def named(label: str, place: int, column: str, n_labels: int) -> tuple[str, str]
     if n_labels == 1:
         return MODES[column], colour(int(own))
     return (f"{label}, own" if own else label), colour(place)
+
+
+def _last_of(runs: Sequence[Run], column: str) -> "pd.Series":
+    """The last accuracies of all clients of some runs."""
+    import pandas as pd
+
+    return pd.concat([run.last(column) for run in runs])
 
 
 def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:

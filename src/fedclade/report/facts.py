@@ -39,7 +39,7 @@ def overview(runs: Sequence[Run]) -> Section:
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
-    words = f"{what}: {progress(first)}." if len(runs) == 1 else _together(runs)
+    words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
     return Section("overview", "At a glance", f"{words} Accuracies are means over clients.", table=[header, *rows])
 
 
@@ -60,7 +60,7 @@ def _row(run: Run) -> list[str]:
         found = np.array([run.cluster_of[client] for client in run.clients])
         ari = f"{adjusted_rand(np.array([run.groups[client] for client in run.clients]), found):.3f}"
     up, down = run.traffic.iloc[-1]
-    accuracies = [_share(served.mean()), _share(served.min()), _share(own.mean()), _share(own.min())]
+    accuracies = [percent(served.mean()), percent(served.min()), percent(own.mean()), percent(own.min())]
     sent = [size_in_words(up), size_in_words(down)]
     failed = int((run.history["failure"] != "").sum())
     return [
@@ -114,7 +114,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[f"{prefix}{name}"] = "-" if value is None else str(value)
     return flat
-
-
-def _share(value: float) -> str:
-    return percent(value) if value == value else "-"

@@ -1,6 +1,7 @@
 """Who is in which cluster, what they hold, and how the hidden groups map on the clusters that were found."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def clusters(run: Run) -> Section:
     served, own = run.last("accuracy"), run.last("accuracy_own")
     header = ["cluster", "clients", "server's model", "own model", "who"]
     rows = [
-        [str(k), str(len(part)), _median(served.reindex(part)), _median(own.reindex(part)), _named(part)]
+        [str(k), str(len(part)), *(percent(seen.reindex(part).median()) for seen in (served, own)), _named(part)]
         for k, part in run.members.items()
     ]
     words = f"{counted(len(run.clients), 'client')} are in {counted(len(sizes), 'cluster')}"
@@ -29,6 +30,40 @@ def clusters(run: Run) -> Section:
         alone = sum(1 for size in sizes if size == 1)
         words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
     return Section("clusters", "Who is in which cluster", f"{words}. Accuracies are medians.", table=[header, *rows])
+
+
+def placements(run: Run) -> Section | None:
+    """Clients that missed the clustering, came later or changed, and where they were placed."""
+    rows = [
+        [str(number), client, "a new one" if placed["cluster"] is None else str(placed["cluster"]), _far(placed)]
+        for number, record in run.kept("placements").items()
+        for client, placed in record.items()
+    ]
+    if not rows:
+        return None
+    new = sum(1 for row in rows if row[2] == "a new one")
+    words = f"{counted(len(rows), 'time')} a client was given a place during the run"
+    words += f", {counted(new, 'time')} in a new cluster." if new else ", always in a cluster that was there."
+    header = ["round", "client", "cluster", "nearest clusters by distance"]
+    return Section("placements", "Newcomers and their places", words, table=[header, *rows], folded=len(rows) > 20)
+
+
+def _far(placed: Mapping[str, Any]) -> str:
+    known = sorted((float(distance), str(cluster)) for cluster, distance in placed["distances"].items())
+    return ", ".join(f"{cluster}: {distance:.3g}" for distance, cluster in known[:3]) or "-"
+
+
+def networks(run: Run) -> Section | None:
+    """FedStack: which networks the clients of each cluster train, where they train different ones."""
+    kept = run.kept("architectures")
+    if not kept or len(kept[max(kept)]["networks"]) < 2:
+        return None
+    last = kept[max(kept)]
+    counts = np.asarray(last["counts"])
+    rows = [[str(k), *map(str, row)] for k, row in zip(last["clusters"], counts.tolist(), strict=True)]
+    mixed = int((counts > 0).sum(axis=1).max())
+    words = f"Clients train {counted(len(last['networks']), 'network')}; a cluster holds up to {mixed} of them."
+    return Section("networks", "Networks in the clusters", words, table=[["cluster", *last["networks"]], *rows])
 
 
 def holdings(run: Run) -> Section | None:
@@ -140,11 +175,6 @@ def _table(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> list
         return []
     rows = [[f"cluster {k}", *(str(flows[group, k] or "·") for group in hidden)] for k in run.members]
     return [["clients of", *(f"group {group}" for group in hidden)], *rows]
-
-
-def _median(values: Any) -> str:
-    known = values.dropna()
-    return percent(float(known.median())) if len(known) else "-"
 
 
 def _named(names: list[str]) -> str:

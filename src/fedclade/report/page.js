@@ -205,6 +205,11 @@ function groupsOf(labels) {
   return groups;
 }
 
+function present(groups, labels) {
+  const there = labels.map((_, place) => place).filter((place) => labels[place] !== -1); // others had not come yet
+  return [there.map((place) => groups[place]), there.map((place) => labels[place])];
+}
+
 function agreement(truth, labels) {
   const pairs = (count) => (count * (count - 1)) / 2;
   const sum = (keys) => {
@@ -234,7 +239,7 @@ function showCut(id, box, tree) {
   const cut = cutOf(id, tree);
   if (Number(slider.value) !== cut) slider.value = cut;
   const labels = labelsAt(tree, cut), groups = groupsOf(labels);
-  const match = tree.groups ? `, ARI ${agreement(tree.groups, labels).toFixed(3)} with the hidden groups` : "";
+  const match = tree.groups ? `, ARI ${agreement(...present(tree.groups, labels)).toFixed(3)} with the hidden groups` : "";
   const where = rounds ? `after round ${cut}` : `at threshold ${Number(cut.toPrecision(3))}`;
   const mine = cut === tree.used ? (rounds ? " (the last)" : " (as in the run)") : "";
   output.textContent = `${groups.size} ${groups.size === 1 ? "cluster" : "clusters"} ${where}${mine}${match}`;

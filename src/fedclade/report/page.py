@@ -16,7 +16,8 @@ from fedclade.report.sections import COLOURS, Section
 
 ORDER = (
     "overview", "accuracy", "distribution", "traffic", "inside", "splits", "dendrogram", "matrix", "mapping",
-    "clusters", "holdings", "stability", "bic", "selection", "norms", "stacking", "failures", "settings",
+    "clusters", "placements", "networks", "holdings", "stability", "bic", "selection", "norms", "stacking", "failures",
+    "settings",
 )  # fmt: skip
 
 
@@ -44,6 +45,8 @@ def _builders(run: Run, n_runs: int) -> list[Callable[[Run], Section | None]]:
         lambda run: matrices.matrices(run, matrices.MOST_CELLS // n_runs),
         members.mapping,
         members.clusters,
+        members.placements,
+        members.networks,
         members.holdings,
         curves.stability,
         curves.bic,

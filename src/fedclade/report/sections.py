@@ -26,7 +26,7 @@ def titled(name: str) -> dict[str, Any]:
 
 
 def share_axis(name: str = "accuracy") -> dict[str, Any]:
-    return {**titled(name), "tickformat": ".0%", "automargin": True}
+    return {**titled(name), "tickformat": ".1~%", "automargin": True}
 
 
 ROUND_AXIS = titled("round")
@@ -88,7 +88,8 @@ def short(values: Any, digits: int = 4) -> list[Any]:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+    """`97.3 %`, or `-` where nothing was measured."""
+    return "-" if share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def spread_out(items: Sequence[Any], most: int) -> list[Any]:

@@ -17,6 +17,7 @@ which is the last thing it does; whatever else it left behind is dropped when th
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -81,14 +82,21 @@ class RunFolder:
         """Hold the folder, so that no second process writes to it."""
         self._lock = (self.path / ".lock").open("w")
         if os.name == "posix":
-            import fcntl
-
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._lock.close()
-                raise FedcladeError(f"another process is running in {self.path}: wait for it or stop it") from None
+            self._take_lock(patience=0.2)  # who looks whether the run goes on holds the lock for a moment
         return self
+
+    def _take_lock(self, patience: float) -> None:
+        import fcntl
+
+        end = time.monotonic() + patience
+        while True:
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > end:
+                    self._lock.close()
+                    raise FedcladeError(f"another process is running in {self.path}: wait for it or stop it") from None
+            time.sleep(0.01)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
