@@ -88,8 +88,14 @@ class Item:
     says: str = ""  # what the paper's text says of it, where that is all there is to compare with
     notes: tuple[str, ...] = ()
     why_not: str = ""
+    but: str = ""  # what of it cannot be compared
 
     headings: tuple[str, ...] = ()
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the paper's text has numbers to compare with."""
+        return False
 
     @property
     def kind(self) -> str:
@@ -152,6 +158,10 @@ class Grid(Experiment):
     """A table of numbers: some measures of every cell, each perhaps with the paper's number beside it."""
 
     measures: tuple[Measure, ...]
+
+    @property
+    def has_numbers(self) -> bool:
+        return any(measure.paper for measure in self.measures)
 
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return {measure.name: measure.digits for measure in self.measures}
@@ -345,6 +355,10 @@ class Listing(Experiment):
     places: Mapping[str, int]  # the measures that it reads, with their decimal places
     paper: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)  # by row and words
 
+    @property
+    def has_numbers(self) -> bool:
+        return bool(self.paper)
+
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return dict(self.places)
 
@@ -364,6 +378,10 @@ class Counts(Item):
 
     count: Callable[[str, str | None], list[Line]]  # from the scale and the data folder
     places: Mapping[str, int]
+
+    @property
+    def has_numbers(self) -> bool:
+        return self.kind == "table"
 
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return dict(self.places)
