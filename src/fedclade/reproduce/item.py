@@ -39,6 +39,7 @@ class Measure:
         return Measure(self.name, self.read, self.digits, self.factor, paper)
 
 
+OWN_AT_THE_END = "clients' own models at the end"
 SERVED = Measure("server's model, %", read.served, factor=100)
 OWN = Measure("client's own model, %", read.own, factor=100)
 CLUSTERS = Measure("clusters", read.clusters, digits=1)
@@ -205,7 +206,7 @@ class Curves(Experiment):
     headings: tuple[str, ...] = ("line", "panel")
 
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
-        return {name: 3 for line in lines for name in line.ours}
+        return {name: 0 if name == f"last {self.x}" else 3 for line in lines for name in line.ours}
 
     def _curves(self, cells: Cells) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
         """Mean over seeds of every line, by its name and panel. Seeds that end early shorten it."""
@@ -222,13 +223,20 @@ class Curves(Experiment):
 
     def lines(self, cells: Cells) -> list[Line]:
         lines = []
+        ends: dict[tuple[str, str], list[float | None]] = {}  # accuracies come in two kinds, of which one has a curve
+        if self.read is read.accuracy_by_round:
+            ends = {
+                (row, planned.shown): [read.own(run) for run in runs] for (row, _), (planned, runs) in cells.items()
+            }
         for (label, column), (x, y) in self._curves(cells).items():
             if not len(x):
                 continue
             places = [int(np.searchsorted(x, x[0] + share * (x[-1] - x[0]))) for share in self.at]
             shown = [f"at {share:.0%} of {self.x}s" if share < 1 else f"at the last {self.x}" for share in self.at]
             values = {name: [float(y[place])] for name, place in zip(shown, places, strict=True)}
-            lines.append(Line(self.words(label, column), {**values, f"last {self.x}": [float(x[-1])]}))
+            values = {**values, f"last {self.x}": [float(x[-1])]}
+            own = {OWN_AT_THE_END: ends[label, column]} if ends else {}
+            lines.append(Line(self.words(label, column), {**values, **own}))
         return lines
 
     def series(self, cells: Cells) -> list[dict[str, Any]]:
