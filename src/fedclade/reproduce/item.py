@@ -249,17 +249,24 @@ class Curves(Experiment):
     def drawing(self, cells: Cells) -> "Callable[[Figure], None] | None":
         curves = self._curves(cells)
         panels = list(dict.fromkeys(column for _, column in curves))
+        labels = list(dict.fromkeys(label for label, _ in curves))
 
         def draw(figure: "Figure") -> None:
-            figure.set_size_inches(max(5, 4.5 * len(panels)), 3.8)
+            from matplotlib import colormaps
+
+            shade = colormaps["tab10" if len(labels) <= 10 else "tab20"]
+            colours = {label: shade(place % shade.N) for place, label in enumerate(labels)}
+            figure.set_size_inches(max(5, 4.5 * len(panels)) + 2, 3.8 + 0.1 * max(0, len(labels) - 16))
+            handles = {}
             for place, panel in enumerate(panels, start=1):
                 axes = figure.add_subplot(1, len(panels), place)
                 for (label, column), (x, y) in curves.items():
                     if column == panel:
-                        axes.plot(x, y, label=label, marker="." if len(x) < 30 else None)
+                        marker = "." if len(x) < 30 else None
+                        (handles[label],) = axes.plot(x, y, label=label, marker=marker, color=colours[label])
                 axes.set(xlabel=self.x, ylabel=self.y, title=panel)
-                if any(label for label, _ in curves):
-                    axes.legend(fontsize="x-small")
+            if any(labels):
+                figure.legend(handles=list(handles.values()), loc="outside right center", fontsize="x-small")
 
         return draw
 
@@ -288,8 +295,8 @@ class Maps(Experiment):
 
     def drawing(self, cells: Cells) -> "Callable[[Figure], None] | None":
         pictures = [
-            (f"{column} {title}".strip(), matrix)
-            for (_, column), (_, runs) in cells.items()
+            (f"{planned.shown} {title}".strip(), matrix)
+            for planned, runs in cells.values()
             for title, matrix, _ in self.read(runs[0])
         ]
 
@@ -300,7 +307,7 @@ class Maps(Experiment):
             for place, (title, matrix) in enumerate(pictures, start=1):
                 axes = figure.add_subplot(down, across, place)
                 figure.colorbar(axes.imshow(matrix, cmap="viridis"))
-                axes.set_title(title, fontsize="small")
+                axes.set_title(title, fontsize="x-small", wrap=True)
 
         return draw
 
