@@ -35,7 +35,7 @@ pictures: install
 	$(BIN)/python studies/gallery.py
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
-.PHONY: results-small results-rivals results-automatic
+.PHONY: results-small results-rivals results-automatic reproductions
 results-small: install
 	$(BIN)/python studies/results.py --only small
 
@@ -44,3 +44,13 @@ results-rivals: install
 
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md
+
+REPRODUCED := fedclust/table1 hicfl/table2 fedsccs/fig8
+
+reproductions: install
+	mkdir -p docs/results
+	for item in $(REPRODUCED); do \
+		$(BIN)/fedclade reproduce $$item --scale small || exit 1; \
+		name=$$(echo $$item | tr / -); \
+		cp runs/reproduce/$$name/small/table.md docs/results/$$name.md; \
+	done

@@ -181,17 +181,26 @@ def write_reviews(folder: Path) -> Path:
 def test_every_source_says_what_it_is() -> None:
     assert set(sources.sources()) == {
         *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"),
-        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews"),
+        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews", "made"),
     }
     for name, source in sources.sources().items():
         assert source.name == name
         assert source.description
         assert "\n" not in source.description
         assert source.licence
-        assert source.page.startswith("http")
+        assert source.page.startswith("http") or source.package == "fedclade"
         assert source.package or (source.files and source.addresses)
         assert all(address.endswith("/") for address in source.addresses)
         assert set(source.hashes) <= {*source.files, source.archive}
+
+
+def test_invented_people_are_the_same_every_time() -> None:
+    windows, again, rows = sources.load("made"), sources.load("made"), sources.load("made:rows")
+    assert (windows.x == again.x).all()
+    assert windows.x.shape[1:] == (6, 40)
+    assert rows.x.shape[1:] == (6,)
+    assert len(windows.owners) == len(rows.owners) == 12
+    assert set(windows.y) == set(range(4))
 
 
 def test_digits_have_a_fixed_stratified_test_set() -> None:

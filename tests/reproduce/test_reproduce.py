@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedclade.cli import app
+from fedclade.compare import PlannedRun
+from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
-from fedclade.reproduce.catalogue import items
-from fedclade.reproduce.item import Experiment
+from fedclade.reproduce.catalogue import as_markdown, items
+from fedclade.reproduce.finished import Finished, megabits_to
+from fedclade.reproduce.item import Experiment, Grid
+from fedclade.reproduce.making import Listener, run_name
 
 ALL = items()
 CAN_BE_MADE = [name for name, (_, item) in ALL.items() if not item.why_not]
@@ -33,3 +39,98 @@ def test_every_item_can_be_made_at_smoke_scale(name: str, out: Path) -> None:
     _, item = ALL[name]
     if isinstance(item, Experiment) and item.kind == "figure" and page.draw is not None:
         assert (folder / "figure.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_items_share_runs_and_nothing_is_run_twice(out: Path) -> None:
+    plans: list[tuple[int, int]] = []
+    ended: list[PlannedRun] = []
+    listener = Listener(lambda runs, done: plans.append((runs, done)), lambda run, failure: ended.append(run))
+    reproduce("fedclust/table1", "smoke", out, workers=1)
+    for name in ("fedclust/table1", "fedclust/table4", "fedclust/fig3"):
+        reproduce(name, "smoke", out, workers=1, listener=listener)
+    assert all(runs == done for runs, done in plans)
+    assert not ended
+
+
+def test_a_run_that_was_stopped_goes_on(out: Path) -> None:
+    page = reproduce("adacfl/table3", "smoke", out, workers=1)
+    _, item = ALL["adacfl/table3"]
+    assert isinstance(item, Experiment)
+    (stopped,) = [path.parent for path in (out / "runs").glob(f"{first_run('adacfl/table3')}/seed-0/result.json")]
+    (stopped / "result.json").unlink()
+    again = reproduce("adacfl/table3", "smoke", out, workers=1)
+    assert again.table() == page.table()
+
+
+def first_run(name: str) -> str:
+    paper, item = ALL[name]
+    cells, _ = item.planned(paper.settings, paper.scales["smoke"], "smoke")
+    return run_name(cells[0].settings)
+
+
+def test_the_full_scale_is_the_papers_setting() -> None:
+    for name in CAN_BE_MADE:
+        paper, item = ALL[name]
+        cells, left_out = item.planned(paper.settings, paper.scales["full"], "full")
+        assert not left_out, name
+        assert all(cell.settings == cell.papers for cell in cells), name
+        assert all(run_name(cell.settings) for cell in cells), name  # the settings are valid
+
+
+def test_the_small_scale_needs_only_data_that_are_small() -> None:
+    for name in CAN_BE_MADE:
+        paper, item = ALL[name]
+        cells, _ = item.planned(paper.settings, paper.scales["small"], "small")
+        for cell in cells:
+            assert cell.settings["data"] in ("mnist", "fashion-mnist", "motionsense", "motionsense:rows"), name
+            assert run_name(cell.settings), name
+
+
+def test_every_number_of_a_paper_has_its_cell() -> None:
+    for name, (paper, item) in ALL.items():
+        if isinstance(item, Grid):
+            cells, _ = item.planned(paper.settings, paper.scales["full"], "full")
+            known = {(cell.row, cell.column) for cell in cells}
+            for measure in item.measures:
+                assert set(measure.paper) <= known, (name, set(measure.paper) - known)
+
+
+def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path: Path) -> None:
+    ours = {(line.words, line.ours["weights"][0]) for line in reproduce("hicfl/table1", out=tmp_path).lines}
+    papers = {(line.words, line.paper["weights"]) for line in reproduce("hicfl/table1", out=tmp_path).lines}
+    assert ours == papers
+    wrong = [row for row in reproduce("adacfl/table1", out=tmp_path).table()[1:] if row[-1] != "+0"]
+    assert wrong == [["FmnistCNN", "fc1", "5,120", "8,000", "-2,880"]]
+
+
+def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
+    reproduce("fedclust/table1", "smoke", out, workers=1)
+    run = Finished(sorted((out / "runs").glob("fedavg-*/seed-0"))[0])
+    share, numbers = run.record["settings"]["method"]["fraction"], run.result["layout"]["n_parameters"]
+    assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
+
+
+def test_the_page_of_all_items_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reproduce.md"
+    assert page.read_text() == as_markdown(), "make it again: fedclade reproduce list --markdown > docs/reproduce.md"
+
+
+def test_wrong_names_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FedcladeError, match="did you mean 'fedclust/table1'"):
+        reproduce("fedclust/tabel1", out=tmp_path)
+    with pytest.raises(FedcladeError, match="private"):
+        reproduce("hicfl/fig15", out=tmp_path)
+    with pytest.raises(FedcladeError, match="unknown scale"):
+        reproduce("hicfl/table1", "tiny", out=tmp_path)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    listed = CliRunner().invoke(app, ["reproduce", "list"])
+    assert listed.exit_code == 0
+    assert "fedclust/table5" in listed.stdout
+    assert "private" in listed.stdout
+    made = CliRunner().invoke(app, ["reproduce", "adacfl/table1", "--scale", "smoke", "--out", str(tmp_path)])
+    assert made.exit_code == 0
+    assert "25,000" in made.stdout
+    wrong = CliRunner().invoke(app, ["reproduce", "nothing"])
+    assert wrong.exit_code == 2

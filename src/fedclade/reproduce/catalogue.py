@@ -38,4 +38,9 @@ def as_markdown() -> str:
 
 
 def verdict(item: Item) -> str:
-    return f"no: {item.why_not}" if item.why_not else "yes"
+    """Whether an item can be made, and with what it can be compared."""
+    if item.why_not:
+        return f"no: {item.why_not}"
+    if not item.has_numbers:
+        return "yes; the paper's values are in a picture only"
+    return f"yes, but {item.but}" if item.but else "yes"

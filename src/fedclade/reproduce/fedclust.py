@@ -191,6 +191,7 @@ PAPER = Paper(
         Grid(
             name="table5",
             title="megabits a client to a target accuracy, label skew 30 %",
+            but="the paper's FedClust row fits no number of rounds",
             rows=FEDERATED,
             columns=DATA,
             settings=SKEW_30,
@@ -207,6 +208,7 @@ PAPER = Paper(
         Grid(
             name="table6",
             title="newcomers after training",
+            but="three of the paper's numbers on CIFAR-100 are wrong",
             rows={name: layer for name, layer in METHODS.items() if name != "CFL"},
             columns=DATA,
             settings=merged(SKEW_20, {"rounds": 50, "events": [{"round": 51, "join": 20}]}),

@@ -131,6 +131,7 @@ PAPER = Paper(
         Grid(
             name="fig8",
             title="uplink by number of clusters and selection, as a share of FedAvg's",
+            but="the paper's text has two numbers",
             rows={label: layer for k in CLUSTER_COUNTS for label, layer in by_selection(k).items()},
             headings=("method",),
             measures=(

@@ -192,6 +192,7 @@ PAPER = Paper(
         Counts(
             name="table1",
             title="rows of each activity by person",
+            but="one of the paper's numbers is wrong",
             headings=("person", "activity"),
             count=label_counts,
             places={"rows": 0},
@@ -232,6 +233,7 @@ PAPER = Paper(
         Listing(
             name="table2",
             title="accuracy by activity and cluster",
+            but="clusters have no common order",
             rows=STACKED,
             columns=PPG,
             headings=("algorithm", "cluster", "activity"),

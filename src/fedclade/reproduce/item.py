@@ -39,6 +39,7 @@ class Measure:
         return Measure(self.name, self.read, self.digits, self.factor, paper)
 
 
+OWN_AT_THE_END = "clients' own models at the end"
 SERVED = Measure("server's model, %", read.served, factor=100)
 OWN = Measure("client's own model, %", read.own, factor=100)
 CLUSTERS = Measure("clusters", read.clusters, digits=1)
@@ -88,8 +89,14 @@ class Item:
     says: str = ""  # what the paper's text says of it, where that is all there is to compare with
     notes: tuple[str, ...] = ()
     why_not: str = ""
+    but: str = ""  # what of it cannot be compared
 
     headings: tuple[str, ...] = ()
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the paper's text has numbers to compare with."""
+        return False
 
     @property
     def kind(self) -> str:
@@ -153,6 +160,10 @@ class Grid(Experiment):
 
     measures: tuple[Measure, ...]
 
+    @property
+    def has_numbers(self) -> bool:
+        return any(measure.paper for measure in self.measures)
+
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return {measure.name: measure.digits for measure in self.measures}
 
@@ -195,7 +206,7 @@ class Curves(Experiment):
     headings: tuple[str, ...] = ("line", "panel")
 
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
-        return {name: 3 for line in lines for name in line.ours}
+        return {name: 0 if name == f"last {self.x}" else 3 for line in lines for name in line.ours}
 
     def _curves(self, cells: Cells) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
         """Mean over seeds of every line, by its name and panel. Seeds that end early shorten it."""
@@ -212,13 +223,20 @@ class Curves(Experiment):
 
     def lines(self, cells: Cells) -> list[Line]:
         lines = []
+        ends: dict[tuple[str, str], list[float | None]] = {}  # accuracies come in two kinds, of which one has a curve
+        if self.read is read.accuracy_by_round:
+            ends = {
+                (row, planned.shown): [read.own(run) for run in runs] for (row, _), (planned, runs) in cells.items()
+            }
         for (label, column), (x, y) in self._curves(cells).items():
             if not len(x):
                 continue
             places = [int(np.searchsorted(x, x[0] + share * (x[-1] - x[0]))) for share in self.at]
             shown = [f"at {share:.0%} of {self.x}s" if share < 1 else f"at the last {self.x}" for share in self.at]
             values = {name: [float(y[place])] for name, place in zip(shown, places, strict=True)}
-            lines.append(Line(self.words(label, column), {**values, f"last {self.x}": [float(x[-1])]}))
+            values = {**values, f"last {self.x}": [float(x[-1])]}
+            own = {OWN_AT_THE_END: ends[label, column]} if ends else {}
+            lines.append(Line(self.words(label, column), {**values, **own}))
         return lines
 
     def series(self, cells: Cells) -> list[dict[str, Any]]:
@@ -231,17 +249,24 @@ class Curves(Experiment):
     def drawing(self, cells: Cells) -> "Callable[[Figure], None] | None":
         curves = self._curves(cells)
         panels = list(dict.fromkeys(column for _, column in curves))
+        labels = list(dict.fromkeys(label for label, _ in curves))
 
         def draw(figure: "Figure") -> None:
-            figure.set_size_inches(max(5, 4.5 * len(panels)), 3.8)
+            from matplotlib import colormaps
+
+            shade = colormaps["tab10" if len(labels) <= 10 else "tab20"]
+            colours = {label: shade(place % shade.N) for place, label in enumerate(labels)}
+            figure.set_size_inches(max(5, 4.5 * len(panels)) + 2, 3.8 + 0.1 * max(0, len(labels) - 16))
+            handles = {}
             for place, panel in enumerate(panels, start=1):
                 axes = figure.add_subplot(1, len(panels), place)
                 for (label, column), (x, y) in curves.items():
                     if column == panel:
-                        axes.plot(x, y, label=label, marker="." if len(x) < 30 else None)
+                        marker = "." if len(x) < 30 else None
+                        (handles[label],) = axes.plot(x, y, label=label, marker=marker, color=colours[label])
                 axes.set(xlabel=self.x, ylabel=self.y, title=panel)
-                if any(label for label, _ in curves):
-                    axes.legend(fontsize="x-small")
+            if any(labels):
+                figure.legend(handles=list(handles.values()), loc="outside right center", fontsize="x-small")
 
         return draw
 
@@ -270,8 +295,8 @@ class Maps(Experiment):
 
     def drawing(self, cells: Cells) -> "Callable[[Figure], None] | None":
         pictures = [
-            (f"{column} {title}".strip(), matrix)
-            for (_, column), (_, runs) in cells.items()
+            (f"{planned.shown} {title}".strip(), matrix)
+            for planned, runs in cells.values()
             for title, matrix, _ in self.read(runs[0])
         ]
 
@@ -282,7 +307,7 @@ class Maps(Experiment):
             for place, (title, matrix) in enumerate(pictures, start=1):
                 axes = figure.add_subplot(down, across, place)
                 figure.colorbar(axes.imshow(matrix, cmap="viridis"))
-                axes.set_title(title, fontsize="small")
+                axes.set_title(title, fontsize="x-small", wrap=True)
 
         return draw
 
@@ -345,6 +370,10 @@ class Listing(Experiment):
     places: Mapping[str, int]  # the measures that it reads, with their decimal places
     paper: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)  # by row and words
 
+    @property
+    def has_numbers(self) -> bool:
+        return bool(self.paper)
+
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return dict(self.places)
 
@@ -364,6 +393,10 @@ class Counts(Item):
 
     count: Callable[[str, str | None], list[Line]]  # from the scale and the data folder
     places: Mapping[str, int]
+
+    @property
+    def has_numbers(self) -> bool:
+        return self.kind == "table"
 
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return dict(self.places)

@@ -17,10 +17,8 @@ from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished
 from fedclade.reproduce.item import Cells, Counts, Item, Paper, Planned
 from fedclade.reproduce.page import Page, can_draw
-from fedclade.reproduce.scale import SCALES, differences
-from fedclade.settings import cores, settings_from
-
-ELSEWHERE = {"workers", "data_dir", "engine", "timeout", "seed"}  # settings that do not change what an experiment is
+from fedclade.reproduce.scale import SCALES, differences, whole
+from fedclade.settings import cores
 
 
 @dataclass(frozen=True)
@@ -99,12 +97,10 @@ def _planned_run(cell: Planned, seed: int, folder: Path, data_dir: str | None) -
 
 
 def run_name(settings: dict[str, Any]) -> str:
-    """The method and a hash of all that makes up a run, with defaults filled in."""
-    checked = settings_from(settings)
-    whole = {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
-    whole["method"] = {"name": checked.method["name"], **checked.make_method().model_dump(mode="json")}
-    digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
-    return f"{checked.method['name'].rpartition(':')[2].lower()}-{digest[:12]}"
+    """The method and a hash of all that makes up a run."""
+    known = whole(settings)
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return f"{known['method']['name'].rpartition(':')[2].lower()}-{digest[:12]}"
 
 
 def _run_missing(runs: Sequence[PlannedRun], workers: int, listener: Listener) -> dict[str, str]:
@@ -130,7 +126,7 @@ def _all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun,
 
 
 def _notes(
-    paper: Paper, item: Item, planned: Sequence[Planned], left_out: Sequence[str], failures: dict[str, str]
+    paper: Paper, item: Item, planned: Sequence[Planned], left_out: Sequence[str], failures: Iterable[str]
 ) -> list[str]:
     notes = [f"The paper: {item.says}."] if item.says else []
     notes += [*item.notes, *(paper.notes if planned else ())]
@@ -141,7 +137,7 @@ def _notes(
         notes.append("Other data than the paper's at this scale, so there is no difference to its numbers to show.")
     if left_out:
         notes.append(f"Left out at this scale: {'; '.join(left_out)}.")
-    notes += [f"Failed: {label}: {why}" for label, why in failures.items()]
+    notes += [f"Missing, for its run failed: {label}." for label in failures]  # why has been said: it may name paths
     if item.kind == "figure" and not can_draw():
         notes.append("No picture: it needs matplotlib, `pip install 'fedclade[pictures]'`.")
     return notes

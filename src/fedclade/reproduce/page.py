@@ -67,7 +67,7 @@ class Page:
         mean = mean_of(line.ours.get(name, ()))
         if mean is None or name not in line.paper or not line.comparable:
             return MISSING
-        return f"{mean - line.paper[name]:+.{digits}f}"
+        return f"{mean - line.paper[name]:+,.{digits}f}"
 
     @property
     def how(self) -> str:

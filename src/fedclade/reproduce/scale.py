@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedclade.settings import flat
+from fedclade.settings import flat, settings_from
 
 Layer = Mapping[str, Any]
 
 SCALES = ("smoke", "small", "full")
+ELSEWHERE = {"workers", "data_dir", "engine", "timeout", "seed"}  # settings that do not change what an experiment is
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,28 @@ def combined(layers: Sequence[Layer]) -> dict[str, Any]:
     return merged(*own)
 
 
+def whole(settings: Layer) -> dict[str, Any]:
+    """All that makes up a run but its seed: checked settings, with defaults filled in."""
+    checked = settings_from(settings)
+    values = {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
+    method = checked.make_method().model_dump(mode="json")
+    return {**values, "method": {"name": checked.method["name"], **method}}
+
+
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
     """In which settings runs differ from the paper's, as `rounds 30 (paper: 200)`; pairs are (the paper's, ours)."""
-    seen: dict[str, list[str]] = {}
+    seen: dict[str, dict[str, None]] = {}
     for theirs, ours in pairs:
-        plain, cut = flat(theirs), flat(ours)
-        for name in cut:
-            if name not in plain or plain[name] != cut[name]:
-                words = f"{_word(cut[name])} (paper: {_word(plain[name]) if name in plain else 'not cut'})"
-                if words not in seen.setdefault(name, []):
-                    seen[name].append(words)
+        plain, cut = flat(whole(theirs)), flat(whole(ours))
+        for name in (name for name in cut if cut[name] != plain[name]):
+            words = f"{_word(name, cut[name])} (paper: {_word(name, plain[name])})"
+            seen.setdefault(name, {})[words] = None
     return [f"{name} {', '.join(words)}" for name, words in seen.items()]
 
 
-def _word(value: Any) -> str:
+def _word(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
-        return " and ".join(map(_word, value)) or "none"
+        return " and ".join(_word(name, each) for each in value) or "none"
     if isinstance(value, Mapping):
-        return " ".join(f"{name} {_word(inner)}" for name, inner in value.items())
-    return str(value)
+        return " ".join(f"{key} {_word(key, inner)}" for key, inner in value.items() if inner)
+    return ("all" if name in ("rows", "clients") else "none") if value is None else str(value)
