@@ -165,8 +165,6 @@ def _model_name(specs: Sequence[Spec]) -> str:
 
 def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What settings.json holds: the settings with all defaults filled in, and what they met."""
-    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
-    versions = {name: importlib.metadata.version(name) for name in packages}
     groups = federation.groups
     return {
         "settings": settings.model_dump(mode="json"),
@@ -177,6 +175,15 @@ def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
         "label_counts": federation.label_counts().tolist(),
         "input_shape": list(federation.input_shape),
         "fingerprint": fingerprint(federation),
+        **record_about(),
+    }
+
+
+def record_about() -> dict[str, Any]:
+    """With what, where and when a run was begun."""
+    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return {
         "versions": {"python": platform.python_version(), **versions},
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "command": sys.argv[1:] if Path(sys.argv[0]).name == "fedclade" else None,
@@ -207,6 +214,7 @@ def _go(
                 settings.evaluate_own_every,
                 federation.groups,
                 settings.events,
+                settings.quorum,
                 on_round or (lambda progress: None),
             )
             about = {

@@ -46,11 +46,12 @@ class Loop:
     evaluate_own_every: int = 0
     groups: Mapping[str, int] | None = None
     events: tuple[Event, ...] = ()
+    quorum: float = 0.0
     on_round: Callable[[Progress], None] = lambda progress: None
 
     def go(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
-        self.ask = Ask(self.engine)
+        self.ask = Ask(self.engine, self.quorum)
         self.calendar = Calendar.of(self.clients, self.events)
         engine = self.engine
         roster = Roster(
@@ -67,6 +68,7 @@ class Loop:
         self.last_seen: dict[str, dict[str, float]] = {}
         self.has_trained: set[str] = set()  # only they have a last model of their own
         self.seconds, self.bytes = 0.0, {"up": 0, "down": 0}
+        self.arrivals: dict[int, list[str]] = {}
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
@@ -77,6 +79,7 @@ class Loop:
             began = time.perf_counter()
             self.ask.clear()
             self.ask.round = number
+            self._admit(number)
             self.present = self.calendar.present(number)
             self.engine.drift(self.calendar.rows_of(number))
             now = replace(roster, round=number, clients=self.present)
@@ -89,6 +92,13 @@ class Loop:
         assert clusters is not None
         return self._finish(clusters, result)
 
+    def _admit(self, number: int) -> None:
+        """Clients that have come by themselves, as they do on a real grid, take part from this round on."""
+        came = self.engine.arrivals() if number > 0 and hasattr(self.engine, "arrivals") else ()
+        if came:
+            self.arrivals[number] = list(came)
+            self.calendar = self.calendar.joined_by(came, number)
+
     def _welcomed(self, clusters: Clusters, roster: Roster) -> Clusters:
         """After the events of this round: who left is gone, who came or changed has a place."""
         newcomers = self.calendar.newcomers(roster.round)
@@ -98,6 +108,9 @@ class Loop:
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
         self.seconds, self.bytes = state["seconds"], dict(state["bytes"])
+        self.arrivals = {int(number): list(names) for number, names in state.get("arrivals", {}).items()}
+        for number, names in self.arrivals.items():
+            self.calendar = self.calendar.joined_by(names, number)
         members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
         return Clusters(members, state["models"], tuple(state["tree"]), state["notes"])
 
@@ -126,6 +139,8 @@ class Loop:
             "seconds": self.seconds,
             "bytes": self.bytes,
         }
+        if self.arrivals:
+            state["arrivals"] = self.arrivals
         tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
         accuracy = spread(self._last("accuracy"))["mean"] if measured else None
@@ -170,7 +185,7 @@ class Loop:
 
     def _finish(self, clusters: Clusters, result: Mapping[str, Any]) -> dict[str, Any]:
         agreement: dict[str, float | None] = {"ari": None, "nmi": None}
-        if self.groups is not None:
+        if self.groups is not None and set(self.present) <= set(self.groups):
             groups = groups_of(self.groups, self.calendar.rows_of(self.rounds))
             members = clusters.cluster_of
             found = np.array([members[client] for client in self.present])
