@@ -4,9 +4,9 @@ They speak TLS, and nodes sign with keys that are registered, all made on the sp
 was started is taken down at the end, also when something goes wrong.
 """
 
+import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +19,7 @@ from typing import Any
 
 from fedclade.deploy import needs_flower
 from fedclade.deploy.keys import make_certificates, make_node_key
-from fedclade.errors import FedcladeError, listed
+from fedclade.errors import FedcladeError
 
 HERE = "127.0.0.1"
 NAME = "trial"  # of the SuperLink in Flower's configuration
@@ -45,6 +45,7 @@ class Trial:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -175,14 +176,26 @@ class Trial:
             _signal(process, signal.SIGTERM)
         until = time.monotonic() + 10
         for process in running:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(until - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                pass
         for process in running:
             _signal(process, signal.SIGKILL)
             process.wait()
         self.processes.clear()
+
+    def stay(self) -> None:
+        """Until Ctrl-C; a node that ends is started again, as a supervisor would."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                self.mend()
+                time.sleep(2)
+
+    def mend(self) -> None:
+        """Start nodes again that have ended: one that comes back too early, while its old self counts as online, exits."""
+        for number, _ in enumerate(self.nodes):
+            process = self.processes.get(self.process_of(number))
+            if process is not None and process.poll() is not None:
+                self.start_node(number)
 
     def wait_for(self, ready: Callable[[], bool], what: str, process: str = "") -> None:
         until = time.monotonic() + self.patience
@@ -231,10 +244,8 @@ def _quoted(value: Any) -> str:
 
 
 def _signal(process: subprocess.Popen[Any], number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _last_line(text: str) -> str:
@@ -242,8 +253,21 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def clean(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def dealt_nodes(data: str, split: str | None, nodes: int, seed: int = 0) -> list[dict[str, Any]]:
+    """The node-config of nodes that share a data set, or of which each has a file of one folder."""
+    if data.startswith("folder:"):
+        from fedclade.data.sources.own import from_folder
+
+        folder = Path(data.removeprefix("folder:")).expanduser().absolute()
+        names = from_folder(folder).names
+        if len(names) < nodes:
+            raise FedcladeError(f"{folder} has files for {len(names)} clients, not for {nodes}")
+        return [{"name": name, "data": f"folder:{folder}"} for name in names[:nodes]]
+    from fedclade.data import federation_of
+
+    names = federation_of(data, split, nodes, seed).names
+    shared = {"data": data, "clients": nodes, "seed": seed} | ({} if split is None else {"split": split})
+    return [{"name": name, **shared, "partition-id": place} for place, name in enumerate(names)]
 
 
-__all__ = ["Trial", "clean", "free_port", "is_open", "listed"]
+__all__ = ["NAME", "Trial", "dealt_nodes", "free_port", "is_open"]

@@ -7,7 +7,6 @@
 Rows never leave: the server learns their shape, the names of the classes, and what a method asks for.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import Failure, Task
-from fedclade.clients.wire import decode, encode
-from fedclade.clients.work import Workbench
 from fedclade.data import federation_of
 from fedclade.data.federation import Client, Federation
 from fedclade.data.sources.own import from_arrays, from_folder
-from fedclade.deploy.brief import Brief
-from fedclade.engines.flower import from_records, to_records
+from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.runs.packing import save_tensors
@@ -31,7 +25,6 @@ from fedclade.runs.packing import save_tensors
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-KEPT_RUNS = 5  # of which a node remembers its own models
 HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks
 
 
@@ -62,23 +55,13 @@ def client_app() -> Any:
 
 
 def work(message: "Message", context: "Context") -> "Message":
-    """Do a task on the node's own rows."""
-    import torch
+    """Hand a task to this node's worker, which does it on the node's own rows."""
     from flwr.app import Message
 
-    torch.set_num_threads(1)
+    from fedclade.deploy.worker import hand_over
+
     header, arrays = from_records(message.content)
-    brief = Brief.from_json(header["brief"])
-    rows = own_rows(context.node_config)
-    client = rows.names[0]
-    federation = with_classes(rows, brief.classes).limited(brief.rows, brief.seed)
-    memory = remembered(memory_folder(context.node_config, brief.run, client), brief)
-    bench = Workbench(federation, brief.networks(client), memory, brief.seed, brief.training)
-    task = decode(header, arrays, bench.network(client, header.get("through", "")).layout)
-    answer: Any = Failure("refused", "this is no task")
-    if isinstance(task, Task):
-        answer = bench.perform({client: task}, int(header["round"]))[client]
-    return Message(to_records(*encode(answer, bench.layout)), reply_to=message)
+    return Message(to_records(*hand_over(dict(context.node_config), header, arrays)), reply_to=message)
 
 
 # --- its rows ---------------------------------------------------------------------------------------------------------
@@ -158,8 +141,9 @@ def report_of(rows: Federation, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_classes(rows: Federation, classes: tuple[str, ...]) -> Federation:
-    """The same rows with their labels numbered as the whole federation numbers them."""
+def with_classes(rows: Federation, classes: tuple[str, ...], client: str) -> Federation:
+    """The same rows as the whole federation knows them: by the client's name, with labels numbered as everywhere."""
+    rows = replace(rows, clients=(replace(rows.clients[0], name=client),))
     if classes == rows.classes:
         return rows
     place = {name: number for number, name in enumerate(classes)}
@@ -180,23 +164,6 @@ def memory_folder(config: Mapping[str, Any], run: str, client: str) -> Path:
     chosen = config.get("memory")
     place = Path(str(chosen)).expanduser() if chosen else Path(pooch.os_cache("fedclade")) / "nodes"
     return place / safe_name(run) / safe_name(client)
-
-
-def remembered(folder: Path, brief: Brief) -> Memory:
-    """What the node knows of a run; after a restart of the server, what it knew at the server's last checkpoint."""
-    memory, mark = Memory(folder), folder / "session"
-    if not mark.is_file():
-        _forget_old_runs(folder.parent.parent)
-    if not mark.is_file() or mark.read_text() != brief.session:
-        memory.forget_after(brief.since)
-        write_atomically(mark, lambda part: part.write_text(brief.session), flush=False)
-    return memory
-
-
-def _forget_old_runs(place: Path) -> None:
-    runs = [run for run in place.glob("*") if any(run.glob("*/session"))]  # only what we made
-    for old in sorted(runs, key=lambda run: run.stat().st_mtime)[: -KEPT_RUNS or None]:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def keep_model(folder: Path, header: Mapping[str, Any], arrays: list[np.ndarray]) -> None:

@@ -9,6 +9,7 @@ PYPROJECT = """\
 name = "{name}"
 version = "0.1.0"
 description = "A clustered federation"
+license = "MIT"
 requires-python = ">=3.11"
 dependencies = ["fedclade[flower]"]
 

@@ -15,8 +15,9 @@ from fedclade.clients.work import Workbench
 from fedclade.data.federation import Client, Federation
 from fedclade.data.sources.own import natural
 from fedclade.deploy.brief import Brief
-from fedclade.engines.flower import Parcels, kind_of, read_answer, to_records
+from fedclade.engines.flower import Parcels, kind_of, read_answer
 from fedclade.engines.post import Online, Post, failure_of
+from fedclade.engines.records import to_records
 from fedclade.errors import FedcladeError, listed
 from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout
@@ -209,7 +210,7 @@ class DeployedEngine:
                 continue
             header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
             brief = replace(self.brief, network=self.network_of.get(client, ""))
-            records = parcels.records({**header, "round": round, "brief": brief.to_json()}, arrays)
+            records = parcels.records({**header, "round": round, "client": client, "brief": brief.to_json()}, arrays)
             messages[client] = Message(records, node, kind_of(task), ttl=self.post.timeout)
         for client, reply in self.post.exchange(messages):
             answers[client] = reply if isinstance(reply, Failure) else self._read(client, reply, messages[client])

@@ -24,6 +24,7 @@ from fedclade.clients.wire import decode, encode
 from fedclade.clients.work import Workbench, load_workbench, save_workbench
 from fedclade.data.federation import Federation
 from fedclade.engines.post import Post, failure_of, quiet
+from fedclade.engines.records import array_record, from_records, place_of, to_records
 from fedclade.errors import FedcladeError
 from fedclade.models.assigned import Networks, as_networks
 from fedclade.models.weights import Layout
@@ -33,29 +34,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 HELLO = "query.fedclade_hello"  # a node tells which client it is
-
-
-def to_records(header: Mapping[str, Any], arrays: list[np.ndarray]) -> "RecordDict":
-    from flwr.app import ConfigRecord, RecordDict
-
-    return RecordDict({"arrays": array_record(arrays), "message": ConfigRecord({"json": json.dumps(header)})})
-
-
-def array_record(arrays: list[np.ndarray]) -> "ArrayRecord":
-    from flwr.app import Array, ArrayRecord
-
-    return ArrayRecord({str(place): Array(np.ascontiguousarray(array)) for place, array in enumerate(arrays)})
-
-
-def _place(array: np.ndarray) -> tuple[Any, ...]:
-    """Two arrays in the same place of memory are the same, also where a task holds a view of its own."""
-    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
-
-
-def from_records(records: "RecordDict") -> tuple[dict[str, Any], list[np.ndarray]]:
-    arrays = records.array_records["arrays"]
-    header = json.loads(str(records.config_records["message"]["json"]))
-    return header, [arrays[str(place)].numpy() for place in range(len(arrays))]
 
 
 class Parcels:
@@ -73,7 +51,7 @@ class Parcels:
         from flwr.app import ConfigRecord, RecordDict
 
         self._held.append(arrays)
-        mark = tuple(_place(array) for array in arrays)
+        mark = tuple(place_of(array) for array in arrays)
         if mark not in self._records:
             self._records[mark] = array_record(arrays)
         return RecordDict({"arrays": self._records[mark], "message": ConfigRecord({"json": json.dumps(header)})})
