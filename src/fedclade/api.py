@@ -53,7 +53,7 @@ def run(
     named: dict[str, Any] = {"data": data if isinstance(data, str) else OWN_DATA}
     named["model"] = None if model is None else _model_name(specs_of(model))
     own_method = method if isinstance(method, Method) else None
-    named["method"] = _described(method) if isinstance(method, Method) else method
+    named["method"] = described(method) if isinstance(method, Method) else method
     if training is not None:
         named["training"] = training
     if own_method is not None and named["method"]["name"] not in METHODS:
@@ -147,7 +147,7 @@ def settings_from_record(record: Mapping[str, Any]) -> Settings:
     return settings_from(values)
 
 
-def _described(method: Method) -> dict[str, Any]:
+def described(method: Method) -> dict[str, Any]:
     names = {kind: name for name, kind in METHODS.items()}
     return {"name": names.get(type(method), type(method).__name__), **method.model_dump(mode="json")}
 

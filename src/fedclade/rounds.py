@@ -117,8 +117,8 @@ class Loop:
     def _close_round(self, number: int, clusters: Clusters, began: float) -> None:
         last = number == self.rounds
         self.has_trained |= set(self.ask.trained)
-        measured = number % self.evaluate_every == 0 or last
-        own = last or (self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0)
+        measured = last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
+        own = getattr(self.engine, "keeps_models", True) and (last or self._is_own_due(number))
         if measured:
             served = self.ask({c: self.method.serve(clusters, c) for c in self.present}, phase="measure")
             self._see(served, "accuracy", "loss")
@@ -146,6 +146,9 @@ class Loop:
         accuracy = spread(self._last("accuracy"))["mean"] if measured else None
         totals = (self.bytes["up"], self.bytes["down"], len(self.ask.failures))
         self.on_round(Progress(number, self.rounds, accuracy, len(clusters), *totals))
+
+    def _is_own_due(self, number: int) -> bool:
+        return self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():

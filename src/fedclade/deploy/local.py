@@ -53,9 +53,7 @@ class Trial:
         try:
             self._prepare()
             self.start_superlink()
-            self.start(
-                "superexec", "flower-superexec", "--runtime-api-address", self.address, *self._trust, *self._secret
-            )
+            self.start_superexec()
             for number, _ in enumerate(self.nodes):
                 if not self.insecure:
                     self.register(self.key(number), self.name(number))
@@ -128,6 +126,11 @@ class Trial:
         )
         self.wait_for(lambda: is_open(self.port), "the SuperLink", "superlink")
 
+    def start_superexec(self) -> None:
+        """What starts server apps."""
+        words = "flower-superexec", "--runtime-api-address", self.address
+        self.start("superexec", *words, *self._trust, *self._secret)
+
     def start_node(self, number: int) -> None:
         config = {"memory": str(self.folder / "memory"), **self.nodes[number]}
         signed = [] if self.insecure else ["--auth-supernode-private-key", str(self.key(number))]
@@ -140,15 +143,15 @@ class Trial:
     def process_of(self, number: int) -> str:
         return f"supernode-{number}"
 
-    def add_node(self, config: Mapping[str, Any], *, registered: bool = True) -> int:
-        """One more node, while the others run."""
+    def add_node(self, config: Mapping[str, Any], *, registered_as: str | None = "") -> int:
+        """One more node, while the others run; its key is registered under its name, another one, or not (None)."""
         self.nodes.append(config)
         self._ports.append(free_port())
         number = len(self.nodes) - 1
         if not self.insecure:
             make_node_key(self.key(number))
-            if registered:
-                self.register(self.key(number), self.name(number))
+            if registered_as is not None:
+                self.register(self.key(number), registered_as or self.name(number))
         self.start_node(number)
         return number
 
@@ -191,7 +194,7 @@ class Trial:
                 time.sleep(2)
 
     def mend(self) -> None:
-        """Start nodes again that have ended: one that comes back too early, while its old self counts as online, exits."""
+        """Start nodes again that have ended: one that returns while its old self still counts as online exits."""
         for number, _ in enumerate(self.nodes):
             process = self.processes.get(self.process_of(number))
             if process is not None and process.poll() is not None:
