@@ -17,7 +17,9 @@ class FakeGrid:
     def __init__(self) -> None:
         from flwr.supercore.task_identity import TaskIdentity
 
-        TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1  # a message can only be made inside a run
+        TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = (
+            1  # a message can only be made inside a run
+        )
         self.nodes: dict[int, tuple[NodeInfo, Node]] = {}
         self.replies: dict[str, Any] = {}
         self.sent: list[Any] = []
