@@ -115,13 +115,13 @@ def test_a_run_survives_what_can_happen(story: Story, rows: Path, capsys: pytest
     story.until("the others went on", lambda: story.round > killed + 1)
     trial.start_node(2)
     back = story.round
-    story.until("c2 came back with its key", lambda: trial.mend() or story.trained_since("c2", back))
+    story.until("c2 came back with its key", lambda: trial.mend(2) or story.trained_since("c2", back))
 
     trial.kill("superlink")
     time.sleep(1)
     trial.start_superlink()
     restarted = story.round
-    story.until("the run outlived its SuperLink", lambda: trial.mend() or story.round > restarted + 1)
+    story.until("the run outlived its SuperLink", lambda: trial.mend(2) or story.round > restarted + 1)
 
     trial.kill("superexec")  # and the server app with it
     story.flwr.wait(PATIENCE)

@@ -193,9 +193,9 @@ class Trial:
                 self.mend()
                 time.sleep(2)
 
-    def mend(self) -> None:
+    def mend(self, *numbers: int) -> None:
         """Start nodes again that have ended: one that returns while its old self still counts as online exits."""
-        for number, _ in enumerate(self.nodes):
+        for number in numbers or range(len(self.nodes)):
             process = self.processes.get(self.process_of(number))
             if process is not None and process.poll() is not None:
                 self.start_node(number)

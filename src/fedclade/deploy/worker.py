@@ -101,7 +101,9 @@ def _connected(address: str) -> Connection:
     while True:
         try:
             return Client(address, "AF_UNIX")
-        except OSError:
+        except OSError as error:
+            if isinstance(error, ConnectionRefusedError):  # left by a worker that was killed
+                Path(address).unlink(missing_ok=True)
             if started is None or started.poll() is not None:
                 command = [sys.executable, "-m", "fedclade.deploy.worker", address]
                 silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -1,6 +1,7 @@
 """Messages over a Flower grid: send them, wait for the replies, and never for longer or for more than was agreed."""
 
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ def failure_of(reply: "Message") -> Failure | None:
     """Why a reply is none, if so."""
     if not reply.has_error():
         return None
-    reason = (reply.error.reason or "").strip()
-    return Failure(KINDS.get(int(reply.error.code), "raised"), reason.splitlines()[-1][:300] if reason else "")
+    lines = (reply.error.reason or "").strip().splitlines()
+    said = re.search(r"<class '(?:[\w.]*\.)?(\w+)'>:<[\"'](.*)[\"']>", lines[-1]) if lines else None
+    words = f"{said[1]}: {said[2]}" if said else lines[-1] if lines else ""
+    return Failure(KINDS.get(int(reply.error.code), "raised"), words.removeprefix("FedcladeError: ")[:300])
 
 
 def quiet() -> None:
