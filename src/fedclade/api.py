@@ -62,6 +62,8 @@ def run(
         )
     else:
         checked = settings_from({**named, **settings})
+    if checked.engine == "flower":
+        return _on_real_processes(checked, out)
     federation = federation_of(data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir)
     federation = federation.limited(checked.rows, checked.seed)
     if isinstance(data, str) and checked.workers > 1:
@@ -76,6 +78,22 @@ def run(
     except FedcladeError:
         folder.discard_unbegun()
         raise
+    if temporary is not None:
+        weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
+    return result
+
+
+def _on_real_processes(settings: Settings, out: Path | str | None) -> "Result":
+    """The same run on a SuperLink and SuperNodes of this machine, one for each client."""
+    from fedclade.deploy import needs_flower
+
+    needs_flower("the engine flower")
+    from fedclade.deploy.local import run_on_trial
+
+    if settings.data == OWN_DATA or settings.model == OWN_MODEL:
+        raise FedcladeError("on real processes data and models go by names: give those, or use engine='local'")
+    temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
+    result = Result(run_on_trial(settings, Path(out if out is not None else str(temporary))))
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
@@ -101,6 +119,10 @@ def resume(
     changes = {"rounds": rounds, "workers": workers, "data_dir": data_dir}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = settings_from_record({"settings": {**record["settings"], **given}})
+    if settings.engine == "flower":
+        raise FedcladeError(
+            f"the clients of the run in {path} are on Flower nodes: go on with `flwr run` and that folder as `out`"
+        )
     if data is None and settings.data == OWN_DATA:
         raise FedcladeError(
             f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)"
@@ -351,6 +373,8 @@ class Result:
 
     def _kept(self, client: str, slot: str) -> np.ndarray:
         weights = Memory(self.path / "clients").read(client, slot)
+        if weights is None and self.summary.get("engine") == "flower":
+            raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
         if weights is None:
             raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights

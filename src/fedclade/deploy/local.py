@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,14 @@ from typing import Any
 
 from fedclade.deploy import needs_flower
 from fedclade.deploy.keys import make_certificates, make_node_key
+from fedclade.deploy.project import init
 from fedclade.errors import FedcladeError
+from fedclade.runs.folder import RunFolder
+from fedclade.settings import Settings
 
 HERE = "127.0.0.1"
 NAME = "trial"  # of the SuperLink in Flower's configuration
+MOST_NODES = 30  # processes on one machine
 STARTUP = 120.0  # seconds that a process may take to be ready, on a slow day
 
 
@@ -256,21 +261,57 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def dealt_nodes(data: str, split: str | None, nodes: int, seed: int = 0) -> list[dict[str, Any]]:
+def run_on_trial(settings: Settings, out: Path) -> RunFolder:
+    """A run of `fedclade run` on real processes: a node for each client of the federation."""
+    if settings.events:
+        raise FedcladeError("on real nodes clients come and go by themselves: events are for --engine local")
+    nodes = dealt_nodes(settings.data, settings.split, settings.clients, settings.seed, settings)
+    if len(nodes) > MOST_NODES:
+        raise FedcladeError(f"{len(nodes)} clients are too many processes for this machine: use --engine flower-sim")
+    chosen = settings.model_dump(mode="json", exclude={"data", "split", "clients", "test_view", "data_dir", "events"})
+    chosen = {name: value for name, value in chosen.items() if name not in ("engine", "workers")}
+    tables = {"method": chosen.pop("method"), "training": chosen.pop("training")}
+    values = {f"{table}.{name}": value for table, inner in tables.items() for name, value in inner.items()} | chosen
+    words = [f"{name}={_toml(value)}" for name, value in values.items() if value is not None]
+    with tempfile.TemporaryDirectory(prefix="fedclade-up-") as work:
+        init(Path(work) / "app")
+        with Trial(Path(work) / "trial", nodes) as trial:
+            config = {"out": str(out.absolute()), "clients": len(nodes), "set": " ".join(words)}
+            trial.run(Path(work) / "app", config, show=True).wait()
+    folder = RunFolder.open(out)
+    if not folder.is_finished:
+        raise FedcladeError(f"the run in {out} did not end: look above for the reason")
+    return folder
+
+
+def _toml(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+    if any(mark in text for mark in "'\"{"):
+        raise FedcladeError(
+            f"the setting {value!r} cannot travel by Flower's configuration: write it into pyproject.toml"
+        )
+    return text
+
+
+def dealt_nodes(
+    data: str, split: str | None, nodes: int | None, seed: int = 0, more: Settings | None = None
+) -> list[dict[str, Any]]:
     """The node-config of nodes that share a data set, or of which each has a file of one folder."""
     if data.startswith("folder:"):
         from fedclade.data.sources.own import from_folder
 
         folder = Path(data.removeprefix("folder:")).expanduser().absolute()
         names = from_folder(folder).names
-        if len(names) < nodes:
+        if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has files for {len(names)} clients, not for {nodes}")
         return [{"name": name, "data": f"folder:{folder}"} for name in names[:nodes]]
     from fedclade.data import federation_of
 
-    names = federation_of(data, split, nodes, seed).names
-    shared = {"data": data, "clients": nodes, "seed": seed} | ({} if split is None else {"split": split})
+    view, place_of_data = (more.test_view, more.data_dir) if more is not None else (None, None)
+    names = federation_of(data, split, nodes, seed, view, place_of_data).names
+    asked = {"split": split, "clients": nodes, "test-view": view, "data-dir": place_of_data}
+    shared = {"data": data, "seed": seed} | {name: value for name, value in asked.items() if value is not None}
     return [{"name": name, **shared, "partition-id": place} for place, name in enumerate(names)]
 
 
-__all__ = ["NAME", "Trial", "dealt_nodes", "free_port", "is_open"]
+__all__ = ["NAME", "Trial", "dealt_nodes", "free_port", "is_open", "run_on_trial"]
