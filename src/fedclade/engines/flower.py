@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,9 +197,15 @@ class FlowerSimulation(FlowerEngine):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
+        cluster = os.environ.get("RAY_ADDRESS")
+        if cluster:  # other machines cannot map what lies in this one's memory
+            federation = replace(federation, x=np.array(federation.x))
+        bench = Workbench(federation, as_networks(networks), Memory(memory.absolute()), seed, training)
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
         save_workbench(bench, self._folder)
+        # A cluster knows by itself how many hands it has.
+        started: Any = {"log_to_driver": False}
+        started |= {} if cluster else {"num_cpus": workers, "include_dashboard": False}
         grids: queue.Queue[Any] = queue.Queue()
         self._done = threading.Event()
         server = ServerApp()
@@ -219,7 +226,7 @@ class FlowerSimulation(FlowerEngine):
                     num_supernodes=len([name for name in federation.names if name != SERVER]),
                     backend_config={
                         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                        "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
+                        "init_args": started,
                     },
                 )
             except BaseException as error:
