@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedclade.deploy.brief import Brief
 
 KEPT_RUNS = 5  # of which a node remembers its own models
+DAY = 86400.0
 IDLE = 300.0  # seconds without a task after which a worker ends
 STARTUP = 180.0  # seconds that it may take to start, on a slow day
 
@@ -83,7 +84,9 @@ def hand_over(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list
     if os.name != "posix":
         return perform(config, header, arrays)
     brief = header["brief"]
-    mark = json.dumps([brief["run"], brief["session"], header["client"], sys.path, os.getcwd(), dict(config)])
+    # What Flower tells a node comes in any order.
+    about = [brief["run"], brief["session"], header["client"], sorted(sys.path), os.getcwd(), dict(config)]
+    mark = json.dumps(about, sort_keys=True)
     address = str(private_folder() / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.sock")
     with _connected(address) as worker:
         worker.send_bytes(packed({"config": dict(config), "task": header}, arrays))
@@ -129,6 +132,9 @@ def serve(address: str) -> None:
     import torch
 
     torch.set_num_threads(1)
+    for old in Path(address).parent.glob("*.sock"):  # of workers that were killed
+        if time.time() - old.stat().st_mtime > DAY:
+            old.unlink(missing_ok=True)
     with Listener(address, "AF_UNIX") as listener:
         listener._listener._socket.settimeout(IDLE)  # type: ignore[attr-defined]
         while True:
