@@ -72,9 +72,11 @@ class Story:
         saved = self.run.last_checkpoint()
         return -1 if saved is None else saved[0]
 
-    def failures(self, client: str) -> str:
+    def failures(self, client: str, since: int = -1) -> str:
         history = self.run.table("history")
-        return "" if not len(history) else "; ".join(history.loc[history["client"] == client, "failure"])
+        if not len(history):
+            return ""
+        return "".join(history.loc[(history["client"] == client) & (history["round"] > since), "failure"])
 
     def trained_since(self, client: str, round: int) -> bool:
         history = self.run.table("history")
@@ -109,9 +111,9 @@ def test_a_run_survives_what_can_happen(story: Story, rows: Path, capsys: pytest
     story.until("c3, late, trained in a cluster", lambda: story.trained_since("c3", 0))
     assert trial.processes[trial.process_of(late)].poll() is None
 
-    trial.kill(trial.process_of(2))
     killed = story.round
-    story.until("c2 was missing after its node was killed", lambda: story.failures("c2"))
+    trial.kill(trial.process_of(2))
+    story.until("c2 was missing after its node was killed", lambda: "absent" in story.failures("c2", killed))
     story.until("the others went on", lambda: story.round > killed + 1)
     trial.start_node(2)
     back = story.round
