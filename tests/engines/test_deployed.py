@@ -1,6 +1,9 @@
 """Fedclade's server and node apps on a grid of this process: every method, and who may speak for whom."""
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +248,28 @@ def test_workers_hand_arrays_over_whole() -> None:
     assert header == {"a": [1, "ü"]}
     assert [array.tolist() for array in arrays] == [[0, 1, 2], [[1, 1], [1, 1]]]
     assert node_module.HELLO == "fedclade_hello"
+
+
+def test_a_worker_stays_for_the_next_task_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
+    address = str(worker.private_folder() / f"test-{tmp_path.name[-20:]}.sock")
+    first = worker._connected(address)
+    assert first is not None
+    with first:
+        first.send_bytes(worker.packed({"config": {}, "task": {}}, []))
+        assert "error" in worker.unpacked(first.recv_bytes())[0]
+    (pid,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.5)
+    second = worker._connected(address)
+    assert second is not None
+    second.close()
+    (other,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
+    os.kill(other, signal.SIGKILL)
+    assert pid != other
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -2,9 +2,10 @@
 
 Flower starts a process for every message, and loading torch takes most of its life. So that process only carries the
 message: the work is done by a worker that stays while a run goes on, reached by a socket that no other user can open.
-It ends by itself when nothing comes any more. Where there are no such sockets, the work is done on the spot.
+It ends by itself when nothing comes any more. Where it does not start, the work is done on the spot.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 KEPT_RUNS = 5  # of which a node remembers its own models
 DAY = 86400.0
+LONGEST_ADDRESS = 90  # of a socket; systems allow little more than 100
 IDLE = 300.0  # seconds without a task after which a worker ends
 STARTUP = 180.0  # seconds that it may take to start, on a slow day
 
@@ -81,14 +83,14 @@ def _forget_old_runs(place: Path) -> None:
 
 def hand_over(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[np.ndarray]) -> Parcel:
     """Let the worker of this node and run do a task; start it if there is none."""
-    if os.name != "posix":
-        return perform(config, header, arrays)
     brief = header["brief"]
     # What Flower tells a node comes in any order.
     about = [brief["run"], brief["session"], header["client"], sorted(sys.path), os.getcwd(), dict(config)]
-    mark = json.dumps(about, sort_keys=True)
-    address = str(private_folder() / f"{hashlib.sha256(mark.encode()).hexdigest()[:24]}.sock")
-    with _connected(address) as worker:
+    mark = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+    worker = _connected(str(private_folder() / f"{mark}.sock")) if os.name == "posix" else None
+    if worker is None:
+        return perform(config, header, arrays)
+    with worker:
         worker.send_bytes(packed({"config": dict(config), "task": header}, arrays))
         try:
             answer, values = unpacked(worker.recv_bytes())
@@ -99,22 +101,24 @@ def hand_over(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list
     return answer, values
 
 
-def _connected(address: str) -> Connection:
+def _connected(address: str) -> Connection | None:
+    """A line to the worker at an address, which is started if it is not there; None if it does not start."""
+    if len(address) > LONGEST_ADDRESS:
+        return None
     until, started = time.monotonic() + STARTUP, None
-    while True:
+    while time.monotonic() < until:
         try:
             return Client(address, "AF_UNIX")
-        except OSError as error:
-            if isinstance(error, ConnectionRefusedError):  # left by a worker that was killed
-                Path(address).unlink(missing_ok=True)
-            if started is None or started.poll() is not None:
+        except OSError:
+            if started is None:
                 command = [sys.executable, "-m", "fedclade.deploy.worker", address]
-                silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                silent: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
                 path = os.pathsep.join(folder for folder in sys.path if folder)
-                started = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **silent)  # type: ignore[call-overload]
-            if time.monotonic() > until:
-                raise FedcladeError(f"the node's worker did not start in {STARTUP:g} s") from None
+                started = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **silent)
+            elif started.poll() is not None:
+                return None
             time.sleep(0.1)
+    return None
 
 
 def private_folder() -> Path:
@@ -135,22 +139,28 @@ def serve(address: str) -> None:
     for old in Path(address).parent.glob("*.sock"):  # of workers that were killed
         if time.time() - old.stat().st_mtime > DAY:
             old.unlink(missing_ok=True)
-    with Listener(address, "AF_UNIX") as listener:
-        listener._listener._socket.settimeout(IDLE)  # type: ignore[attr-defined]
+    own = f"{address}.{os.getpid()}"
+    listener = Listener(own, "AF_UNIX")
+    os.replace(own, address)  # only now can it be found, so whoever finds it is heard
+    listener._listener._socket.settimeout(IDLE)  # type: ignore[attr-defined]
+    with contextlib.suppress(TimeoutError):
         while True:
-            try:
-                carrier = listener.accept()
-            except TimeoutError:
-                return
-            with carrier:
-                try:
-                    header, arrays = unpacked(carrier.recv_bytes())
-                    answer = perform(header["config"], header["task"], arrays)
-                except (EOFError, ConnectionError):
-                    continue  # the carrier was killed
-                except Exception as error:
-                    answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}, []
-                carrier.send_bytes(packed(*answer))
+            _do_one(listener.accept())
+    Path(address).unlink(missing_ok=True)
+    os._exit(0)  # the listener would look for its first name
+
+
+def _do_one(carrier: Connection) -> None:
+    with carrier:
+        try:
+            header, arrays = unpacked(carrier.recv_bytes())
+            answer = perform(header["config"], header["task"], arrays)
+        except (EOFError, ConnectionError):
+            return  # the carrier was killed
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}, []
+        with contextlib.suppress(ConnectionError):
+            carrier.send_bytes(packed(*answer))
 
 
 def packed(header: Mapping[str, Any], arrays: list[np.ndarray]) -> bytes:
