@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,10 +60,8 @@ class Trial:
             self._prepare()
             self.start_superlink()
             self.start_superexec()
-            for number, _ in enumerate(self.nodes):
-                if not self.insecure:
-                    self.register(self.key(number), self.name(number))
-                self.start_node(number)
+            with ThreadPoolExecutor(8) as hands:
+                list(hands.map(self._admit_and_start, range(len(self.nodes))))
         except BaseException:
             self.stop()
             raise
@@ -72,6 +71,11 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _admit_and_start(self, number: int) -> None:
+        if not self.insecure:
+            self.register(self.key(number), self.name(number))
+        self.start_node(number)
 
     @property
     def address(self) -> str:
