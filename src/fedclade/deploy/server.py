@@ -153,6 +153,11 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
     def networks_for(clients: Sequence[str]) -> Networks:
         return _networks(settings, method, clients, shape, len(classes))
 
+    def closed(progress: Progress) -> None:
+        _tell(progress)
+        if folder.settings["nodes"] != guests.bound:  # the names of those who came late belong to their keys too
+            folder.update_settings({**folder.settings, "nodes": dict(guests.bound)})
+
     recipes = recipes_of(networks_for(everyone))
     brief = Brief(
         record["fingerprint"], session, -1, settings.seed, settings.training, classes, settings.rows, recipes, ""
@@ -171,7 +176,7 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
             settings.evaluate_own_every,
             record["groups"],
             quorum=settings.quorum,
-            on_round=_tell,
+            on_round=closed,
         )
         about = {
             "method": settings.method["name"],

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 HELLO, MODEL = "query.fedclade_hello", "query.fedclade_model"
 PATIENCE = 600.0  # seconds that a node may take to say who it is
+LARGEST_ROW = 2**28  # numbers in a row that a node may claim to have
 AGAIN = 15.0  # seconds after which a node that could not say it is asked again
 
 
@@ -93,6 +95,8 @@ class Guests:
             told = json.loads(str(reply.content.config_records["hello"]["json"]))
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
             group = None if told["group"] is None else int(told["group"])
+            if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
+                raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
             online = self.online.get(node, Online())
             mark = f"key-{sha256(online.key.encode()).hexdigest()[:12]}" if self.keys and online.key else f"node-{node}"
             name = str(told["client"])[:200] or (online.name if self.keys else "") or mark
@@ -108,7 +112,7 @@ class Guests:
         if self.keys:
             registered = self.online.get(report.node, Online()).name
             taken |= bool(registered) and registered != report.client
-            taken |= owner is not None and owner != report.key
+            taken |= not report.key or (owner is not None and owner != report.key)
         else:
             taken |= before is not None and before.node != report.node and before.node in self.online
         if taken:
