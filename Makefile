@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test test-flower check bench clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +22,10 @@ check: install
 
 test: check
 	$(BIN)/pytest
+
+# Real Flower processes on this machine: minutes, not seconds.
+test-flower: install
+	$(BIN)/pytest -m deployed
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
@@ -54,3 +58,11 @@ reproductions: install
 		name=$$(echo $$item | tr / -); \
 		cp runs/reproduce/$$name/small/table.md docs/results/$$name.md; \
 	done
+
+# A SuperLink, SuperNodes, TLS and keys; and Flower's simulation with 1,000 clients.
+.PHONY: results-deployed results-simulation
+results-deployed: install
+	$(BIN)/python studies/deployed.py --out docs/results/deployed.md
+
+results-simulation: install
+	$(BIN)/python studies/simulation.py --out docs/results/simulation.md

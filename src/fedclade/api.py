@@ -57,7 +57,7 @@ def run(
     named: dict[str, Any] = {"data": data if isinstance(data, str) else OWN_DATA}
     named["model"] = None if model is None else _model_name(specs_of(model))
     own_method = method if isinstance(method, Method) else None
-    named["method"] = _described(method) if isinstance(method, Method) else method
+    named["method"] = described(method) if isinstance(method, Method) else method
     if training is not None:
         named["training"] = training
     if own_method is not None and named["method"]["name"] not in METHODS:
@@ -66,6 +66,8 @@ def run(
         )
     else:
         checked = settings_from({**named, **settings})
+    if checked.engine == "flower":
+        return _on_real_processes(checked, out)
     federation = federation_of(data, checked.split, checked.clients, checked.seed, checked.test_view, checked.data_dir)
     federation = federation.limited(checked.rows, checked.seed)
     if isinstance(data, str) and checked.workers > 1:
@@ -80,6 +82,22 @@ def run(
     except FedcladeError:
         folder.discard_unbegun()
         raise
+    if temporary is not None:
+        weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
+    return result
+
+
+def _on_real_processes(settings: Settings, out: Path | str | None) -> "Result":
+    """The same run on a SuperLink and SuperNodes of this machine, one for each client."""
+    from fedclade.deploy import needs_flower
+
+    needs_flower("the engine flower")
+    from fedclade.deploy.local import run_on_trial
+
+    if settings.data == OWN_DATA or settings.model == OWN_MODEL:
+        raise FedcladeError("on real processes data and models go by names: give those, or use engine='local'")
+    temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
+    result = Result(run_on_trial(settings, Path(out if out is not None else str(temporary))))
     if temporary is not None:
         weakref.finalize(result, shutil.rmtree, temporary, ignore_errors=True)
     return result
@@ -107,6 +125,10 @@ def resume(
     changes = {"rounds": rounds, "workers": workers, "data_dir": data_dir}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = settings_from_record({"settings": {**record["settings"], **given}})
+    if settings.engine == "flower":
+        raise FedcladeError(
+            f"the clients of the run in {path} are on Flower nodes: go on with `flwr run` and that folder as `out`"
+        )
     if data is None and settings.data == OWN_DATA:
         raise FedcladeError(
             f"the run in {path} was given its data in Python: go on with fedclade.resume(path, data=...)"
@@ -153,7 +175,7 @@ def settings_from_record(record: Mapping[str, Any]) -> Settings:
     return settings_from(values)
 
 
-def _described(method: Method) -> dict[str, Any]:
+def described(method: Method) -> dict[str, Any]:
     names = {kind: name for name, kind in METHODS.items()}
     return {"name": names.get(type(method), type(method).__name__), **method.model_dump(mode="json")}
 
@@ -171,8 +193,6 @@ def _model_name(specs: Sequence[Spec]) -> str:
 
 def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
     """What settings.json holds: the settings with all defaults filled in, and what they met."""
-    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
-    versions = {name: importlib.metadata.version(name) for name in packages}
     groups = federation.groups
     return {
         "settings": settings.model_dump(mode="json"),
@@ -183,6 +203,15 @@ def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
         "label_counts": federation.label_counts().tolist(),
         "input_shape": list(federation.input_shape),
         "fingerprint": fingerprint(federation),
+        **record_about(),
+    }
+
+
+def record_about() -> dict[str, Any]:
+    """With what, where and when a run was begun."""
+    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return {
         "versions": {"python": platform.python_version(), **versions},
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "command": sys.argv[1:] if Path(sys.argv[0]).name == "fedclade" else None,
@@ -215,6 +244,7 @@ def _go(
                 settings.evaluate_own_every,
                 federation.groups,
                 settings.events,
+                settings.quorum,
                 told,
             )
             about = {
@@ -351,6 +381,8 @@ class Result:
 
     def _kept(self, client: str, slot: str) -> np.ndarray:
         weights = Memory(self.path / "clients").read(client, slot)
+        if weights is None and self.summary.get("engine") == "flower":
+            raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
         if weights is None:
             raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights

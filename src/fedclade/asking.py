@@ -24,6 +24,9 @@ from fedclade.models.weights import Layout
 
 A = TypeVar("A", bound=Answer)
 
+ABSURD = 1e4  # weights so many times as long as those that training began with are no honest answer
+MOST_SAMPLES = 2**40  # whoever claims more wants to be the only one who counts
+
 
 class Engine(Protocol):
     """Where clients run. It delivers tasks and brings back answers, with failures as values."""
@@ -87,8 +90,9 @@ class TrainedClients(Answers[Trained]):
 class Ask:
     """Send tasks to clients and return their answers: `ask(Train(weights), to=clients)` or `ask({client: task})`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, quorum: float = 0.0) -> None:
         self.engine = engine
+        self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.round = 0
         self.clear()
 
@@ -120,7 +124,10 @@ class Ask:
             return TrainedClients({}, {})
         kind = type(next(iter(asked.values())))
         phase = phase or kind.__name__.lower()
-        good, failures = self._checked(asked, self.engine.answer(asked, self.round), phase)
+        answers = self.engine.answer(asked, self.round)
+        if self.quorum and phase == "train":
+            answers = self._with_quorum(asked, answers)
+        good, failures = self._checked(asked, answers, phase)
         for client, task in asked.items():
             self._count(client, phase, "down", task)
             if client in good:
@@ -128,6 +135,24 @@ class Ask:
                 if isinstance(answer := good[client], Trained):
                     self.trained[client] = answer
         return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
+
+    def _with_quorum(
+        self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure]
+    ) -> Mapping[str, Answer | Failure]:
+        """Too few answers from those who train one model would pull it their way: leave them out, and it stays."""
+        groups: dict[int, list[str]] = {}
+        for client, task in tasks.items():
+            groups.setdefault(id(getattr(task, "weights", None)), []).append(client)
+        kept = dict(answers)
+        for clients in groups.values():
+            good = [c for c in clients if self._is_good(c, tasks[c], answers.get(c))]
+            if len(good) < self.quorum * len(clients):
+                few = Failure("refused", f"only {len(good)} of the {len(clients)} who train its model answered")
+                kept |= dict.fromkeys(good, few)
+        return kept
+
+    def _is_good(self, client: str, task: Task, answer: Answer | Failure | None) -> bool:
+        return answer is not None and not isinstance(answer, Failure) and self._fault(client, task, answer) is None
 
     @overload
     def server(self, tasks: Mapping[str, Train]) -> TrainedClients: ...
@@ -163,28 +188,44 @@ class Ask:
         self.records[name] = values
 
     def _fault(self, client: str, task: Task, answer: Answer) -> Failure | None:
-        """Why an answer must not be used, if so."""
-        if isinstance(task, Train) and isinstance(answer, Trained):
-            layout = self._layout(client, task)
-            place = layout.select(None if task.upload == "nothing" else task.upload)
-            wanted = 0 if task.upload == "nothing" else len(np.empty(layout.size, np.bool_)[place])
-            if answer.weights.shape != (wanted,):
-                return Failure("bad shape", f"sent {answer.weights.shape} numbers, {wanted} were asked for")
-            if answer.n_samples <= 0:
-                return Failure("refused", "trained on no sample")
-            if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
-                return Failure("not finite", "the update holds NaN or infinite numbers")
-        elif isinstance(answer, Evaluated):
-            if not np.isfinite(answer.accuracy):
-                return Failure("not finite", "the accuracy is not a number")
-        elif isinstance(answer, Predicted):
-            if not np.isfinite(answer.values).all():
-                return Failure("not finite", "the predictions hold NaN or infinite numbers")
-        elif isinstance(answer, Described):
-            if not all(np.isfinite(values).all() for values in answer.values.values()):
-                return Failure("not finite", "the description holds NaN or infinite numbers")
-        else:
-            return Failure("bad shape", f"answered with {type(answer).__name__}")
+        """Why an answer must not be used, if so: it may come from anywhere, and hold anything."""
+        try:
+            match task, answer:
+                case Train(), Trained():
+                    return self._fault_of_training(client, task, answer)
+                case Evaluate(), Evaluated():
+                    numbers = np.array([answer.accuracy, answer.n_samples], np.float64)
+                    return None if np.isfinite(numbers).all() else Failure("not finite", "the accuracy is not a number")
+                case Predict(), Predicted():
+                    wanted = len(answer.labels) if task.rows is None else len(task.rows)
+                    if answer.values.ndim < 2 or len(answer.values) != wanted:
+                        return Failure("bad shape", f"sent {answer.values.shape} predictions for {wanted} rows")
+                    if not np.isfinite(answer.values).all():
+                        return Failure("not finite", "the predictions hold NaN or infinite numbers")
+                    return None
+                case Describe(), Described():
+                    is_finite = all(np.isfinite(values).all() for values in answer.values.values())
+                    return None if is_finite else Failure("not finite", "the statistics hold NaN or infinite numbers")
+        except (AttributeError, TypeError, ValueError) as error:  # not even arrays and numbers
+            return Failure("bad shape", f"sent what is no answer ({type(error).__name__}: {error})")
+        return Failure("bad shape", f"answered with {type(answer).__name__}")
+
+    def _fault_of_training(self, client: str, task: Train, answer: Trained) -> Failure | None:
+        layout = self._layout(client, task)
+        place = layout.select(None if task.upload == "nothing" else task.upload)
+        wanted = 0 if task.upload == "nothing" else len(np.empty(layout.size, np.bool_)[place])
+        if answer.weights.shape != (wanted,):
+            return Failure("bad shape", f"sent {answer.weights.shape} numbers, {wanted} were asked for")
+        if answer.weights.dtype != np.float32:
+            return Failure("bad shape", f"sent {answer.weights.dtype}, float32 was asked for")
+        if not 0 < answer.n_samples < MOST_SAMPLES:
+            return Failure("refused", f"trained on {answer.n_samples or 'no'} samples")
+        if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
+            return Failure("not finite", "the update holds NaN or infinite numbers")
+        begun = next(iter(task.candidates), self.engine.initial)
+        length = float(np.linalg.norm(answer.weights.astype(np.float64)))
+        if length > ABSURD * (1.0 + float(np.linalg.norm(begun.astype(np.float64)))):
+            return Failure("refused", f"sent weights of length {length:.3g}, which is absurd")
         return None
 
     def _layout(self, client: str, message: Task | Answer) -> Layout:

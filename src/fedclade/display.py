@@ -200,6 +200,8 @@ def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[Renderabl
     from fedclade.events import hidden_groups
 
     rounds, resume = record["settings"]["rounds"], f"go on with: fedclade resume {shlex.quote(str(folder.path))}"
+    if record["settings"].get("engine") == "flower":
+        resume = "go on with: flwr run, and this folder as `out`"
     what_next = "it is running now" if folder.is_running else resume
     saved = folder.last_checkpoint()
     if saved is None:

@@ -55,6 +55,10 @@ class Calendar:
             calendar = cls(tuple(clients), tuple(named))
         return calendar._checked()
 
+    def joined_by(self, names: Sequence[str], round: int) -> "Calendar":
+        """With clients that nobody announced: on a real grid they come when they come."""
+        return Calendar((*self.clients, *names), (*self.events, Event(round=round, join=tuple(names))))
+
     def _checked(self) -> "Calendar":
         for event in self.events:
             for name in (*_names(event.join), *_names(event.leave), *_names(event.drift)):

@@ -50,11 +50,12 @@ class Loop:
     evaluate_own_every: int = 0
     groups: Mapping[str, int] | None = None
     events: tuple[Event, ...] = ()
+    quorum: float = 0.0
     on_round: Callable[[Progress], None] = lambda progress: None
 
     def go(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
-        self.ask = Ask(self.engine)
+        self.ask = Ask(self.engine, self.quorum)
         self.calendar = Calendar.of(self.clients, self.events)
         engine = self.engine
         roster = Roster(
@@ -71,6 +72,7 @@ class Loop:
         self.last_seen: dict[str, dict[str, float]] = {}
         self.has_trained: set[str] = set()  # only they have a last model of their own
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
+        self.arrivals: dict[int, list[str]] = {}
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
@@ -81,6 +83,7 @@ class Loop:
             began = time.perf_counter(), time.process_time()
             self.ask.clear()
             self.ask.round = number
+            self._admit(number)
             self.present = self.calendar.present(number)
             self.engine.drift(self.calendar.rows_of(number))
             now = replace(roster, round=number, clients=self.present)
@@ -93,6 +96,13 @@ class Loop:
         assert clusters is not None
         return self._finish(clusters, result)
 
+    def _admit(self, number: int) -> None:
+        """Clients that have come by themselves, as they do on a real grid, take part from this round on."""
+        came = self.engine.arrivals() if number > 0 and hasattr(self.engine, "arrivals") else ()
+        if came:
+            self.arrivals[number] = list(came)
+            self.calendar = self.calendar.joined_by(came, number)
+
     def _welcomed(self, clusters: Clusters, roster: Roster) -> Clusters:
         """After the events of this round: who left is gone, who came or changed has a place."""
         newcomers = self.calendar.newcomers(roster.round)
@@ -102,14 +112,17 @@ class Loop:
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
+        self.arrivals = {int(number): list(names) for number, names in state.get("arrivals", {}).items()}
+        for number, names in self.arrivals.items():
+            self.calendar = self.calendar.joined_by(names, number)
         members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
         return Clusters(members, state["models"], tuple(state["tree"]), state["notes"])
 
     def _close_round(self, number: int, clusters: Clusters, began: tuple[float, float]) -> None:
         last = number == self.rounds
         self.has_trained |= set(self.ask.trained)
-        measured = number % self.evaluate_every == 0 or last
-        own = last or (self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0)
+        measured = last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
+        own = getattr(self.engine, "keeps_models", True) and (last or self._is_own_due(number))
         if measured:
             served = self.ask({c: self.method.serve(clusters, c) for c in self.present}, phase="measure")
             self._see(served, "accuracy", "loss")
@@ -132,6 +145,8 @@ class Loop:
             "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
         }
+        if self.arrivals:
+            state["arrivals"] = self.arrivals
         tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
         self.on_round(self._progress(number, len(clusters), measured, own))
@@ -151,6 +166,9 @@ class Loop:
             own_worst=kept["worst"] if own else None,
             seconds=self.seconds,
         )
+
+    def _is_own_due(self, number: int) -> bool:
+        return self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():
@@ -190,7 +208,7 @@ class Loop:
 
     def _finish(self, clusters: Clusters, result: Mapping[str, Any]) -> dict[str, Any]:
         agreement: dict[str, float | None] = {"ari": None, "nmi": None}
-        if self.groups is not None:
+        if self.groups is not None and set(self.present) <= set(self.groups):
             groups = groups_of(self.groups, self.calendar.rows_of(self.rounds))
             members = clusters.cluster_of
             found = np.array([members[client] for client in self.present])

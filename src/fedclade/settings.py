@@ -34,12 +34,13 @@ class Settings(BaseModel):
     training: Training = Training()
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
-    evaluate_every: Annotated[int, Field(ge=1)] = 1
+    evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
     evaluate_own_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
-    engine: Literal["local", "flower-sim"] = "local"
+    engine: Literal["local", "flower-sim", "flower"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
+    quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
     data_dir: str | None = None
 
     @field_validator("method", mode="before")

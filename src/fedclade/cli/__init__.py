@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, placing, reporting, reproducing, runs
+from fedclade.cli import catalogues, comparing, data, demo, deploying, placing, reporting, reproducing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ app.command()(catalogues.methods)
 app.command()(catalogues.models)
 app.command()(catalogues.splits)
 app.add_typer(data.app, name="data")
+app.add_typer(deploying.app, name="deploy")
 
 
 def main() -> None:

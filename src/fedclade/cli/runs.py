@@ -31,7 +31,8 @@ def run(
     seed: options.Seed = None,
     workers: options.Workers = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="Where clients run: local or flower-sim.  [local]")
+        str | None,
+        typer.Option("--engine", help="Where clients run: local, flower-sim (Ray) or flower (processes).  [local]"),
     ] = None,
     data_dir: options.DataDir = None,
     out: Annotated[

@@ -4,7 +4,6 @@
 """
 
 import json
-import logging
 import os
 import queue
 import shutil
@@ -13,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,36 +24,62 @@ from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Trai
 from fedclade.clients.wire import decode, encode
 from fedclade.clients.work import Workbench, load_workbench, save_workbench
 from fedclade.data.federation import Federation
+from fedclade.engines.post import Post, failure_of, quiet
+from fedclade.engines.records import array_record, from_records, place_of, to_records
 from fedclade.errors import FedcladeError
 from fedclade.models.assigned import Networks, as_networks
 from fedclade.models.weights import Layout
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import ArrayRecord, Context, Message, RecordDict
     from torch import nn
 
 HELLO = "query.fedclade_hello"  # a node tells which client it is
-POLL = 0.02  # seconds between looks for replies
 
 
-def to_records(header: Mapping[str, Any], arrays: list[np.ndarray]) -> "RecordDict":
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+class Parcels:
+    """Messages of one exchange: clients that are sent the same weights share one record of arrays."""
 
-    named = {str(place): Array(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
-    return RecordDict({"arrays": ArrayRecord(named), "message": ConfigRecord({"json": json.dumps(header)})})
+    def __init__(self) -> None:
+        self._records: dict[tuple[Any, ...], ArrayRecord] = {}
+        self._held: list[Any] = []  # what has been seen by its id must stay
+
+    def packed(self, task: Task, layout: Layout) -> tuple[dict[str, Any], list[np.ndarray]]:
+        self._held.append(task)
+        return encode(task, layout)
+
+    def records(self, header: Mapping[str, Any], arrays: list[np.ndarray]) -> "RecordDict":
+        from flwr.app import ConfigRecord, RecordDict
+
+        self._held.append(arrays)
+        mark = tuple(place_of(array) for array in arrays)
+        if mark not in self._records:
+            self._records[mark] = array_record(arrays)
+        return RecordDict({"arrays": self._records[mark], "message": ConfigRecord({"json": json.dumps(header)})})
 
 
-def from_records(records: "RecordDict") -> tuple[dict[str, Any], list[np.ndarray]]:
-    arrays = records.array_records["arrays"]
-    header = json.loads(str(records.config_records["message"]["json"]))
-    return header, [arrays[str(place)].numpy() for place in range(len(arrays))]
+def kind_of(task: Task) -> str:
+    """The type of the Flower message that carries a task."""
+    return "train" if isinstance(task, Train) else "evaluate" if isinstance(task, Evaluate) else "query"
+
+
+def read_answer(reply: "Message", layout: Layout) -> Answer | Failure:
+    """What a reply says, or why it says nothing."""
+    failure = failure_of(reply)
+    if failure is not None:
+        return failure
+    try:
+        answer = decode(*from_records(reply.content), layout)
+    except Exception as error:  # a stranger may have written anything
+        return Failure("bad shape", f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    return answer if not isinstance(answer, Task) else Failure("bad shape", "sent a task back")
 
 
 class FlowerEngine:
     """A grid whose nodes run fedclade's client app."""
 
     def __init__(self, grid: Any, bench: Workbench, timeout: float | None = None) -> None:
-        self.grid, self.bench, self.timeout = grid, bench, timeout
+        self.post, self.bench = Post(grid, timeout), bench
         self.layout, self.initial = bench.layout, bench.initial
         self.network_of = bench.networks.of
         self.clients = bench.federation.names
@@ -62,15 +88,14 @@ class FlowerEngine:
         self.nodes = self._meet()
 
     def _meet(self) -> dict[str, int]:
-        """Which node is which client: nodes say so themselves, for a node's number changes when it restarts."""
+        """Which node is which client: nodes say so themselves."""
         from flwr.app import Message, RecordDict
 
         expected = set(self.clients) - {SERVER}
         nodes: dict[str, int] = {}
         for _ in range(600):
-            strangers = [node for node in self.grid.get_node_ids() if node not in nodes.values()]
-            hellos = {node: Message(RecordDict(), node, HELLO) for node in strangers}
-            for reply in self._exchange(hellos).values():
+            strangers = [node for node in self.post.nodes() if node not in nodes.values()]
+            for _, reply in self.post.exchange({node: Message(RecordDict(), node, HELLO) for node in strangers}):
                 if not isinstance(reply, Failure) and not reply.has_error():
                     nodes[str(reply.content.config_records["hello"]["client"])] = reply.metadata.src_node_id
             if expected <= set(nodes):
@@ -83,43 +108,18 @@ class FlowerEngine:
 
         own = {client: task for client, task in tasks.items() if client == SERVER}
         answers = self.bench.perform(own, round) if own else {}
-        messages = {}
+        parcels, messages = Parcels(), {}
         for client, task in tasks.items():
             if client != SERVER:
-                header, arrays = encode(task, self.layout_of(client, getattr(task, "through", "")))
-                kind = "train" if isinstance(task, Train) else "evaluate" if isinstance(task, Evaluate) else "query"
-                records = to_records({**header, "round": round}, arrays)
-                messages[client] = Message(records, self.nodes[client], kind)
-        for client, reply in self._exchange(messages).items():
-            answers[client] = reply if isinstance(reply, Failure) else self._read(reply)
+                header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
+                records = parcels.records({**header, "round": round}, arrays)
+                messages[client] = Message(records, self.nodes[client], kind_of(task))
+        for client, reply in self.post.exchange(messages):
+            answers[client] = reply if isinstance(reply, Failure) else read_answer(reply, self.layout)
         return answers
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
-
-    def _read(self, reply: "Message") -> Answer | Failure:
-        if reply.has_error():
-            return Failure("raised", f"{reply.error.reason}".splitlines()[0][:300] if reply.error.reason else "")
-        try:
-            answer = decode(*from_records(reply.content), self.layout)
-        except Exception as error:
-            return Failure("bad shape", f"{type(error).__name__}: {error}")
-        return answer if not isinstance(answer, Task) else Failure("bad shape", "sent a task back")
-
-    def _exchange(self, messages: "Mapping[Any, Message]") -> "dict[Any, Message | Failure]":
-        """Send messages and wait for the replies, which are matched by the id of the message they answer."""
-        ids = dict(zip(self.grid.push_messages(list(messages.values())), messages, strict=True)) if messages else {}
-        replies: dict[Any, Message | Failure] = {}
-        began = time.monotonic()
-        while len(replies) < len(messages):
-            pending = [number for number, key in ids.items() if key not in replies]
-            for reply in self.grid.pull_messages(pending):
-                replies[ids[reply.metadata.reply_to_message_id]] = reply
-            if self.timeout is not None and time.monotonic() - began > self.timeout:
-                late = Failure("timed out", f"after {self.timeout} s")
-                return {key: replies.get(key, late) for key in messages}
-            time.sleep(POLL)
-        return replies
 
     def layout_of(self, client: str, through: str = "") -> Layout:
         return self.bench.network(client, through).layout
@@ -197,9 +197,15 @@ class FlowerSimulation(FlowerEngine):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
+        cluster = os.environ.get("RAY_ADDRESS")
+        if cluster:  # other machines cannot map what lies in this one's memory
+            federation = replace(federation, x=np.array(federation.x))
+        bench = Workbench(federation, as_networks(networks), Memory(memory.absolute()), seed, training)
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
         save_workbench(bench, self._folder)
+        # A cluster knows by itself how many hands it has.
+        started: Any = {"log_to_driver": False}
+        started |= {} if cluster else {"num_cpus": workers, "include_dashboard": False}
         grids: queue.Queue[Any] = queue.Queue()
         self._done = threading.Event()
         server = ServerApp()
@@ -209,7 +215,7 @@ class FlowerSimulation(FlowerEngine):
             grids.put(grid)
             self._done.wait()
 
-        logging.getLogger("flwr").setLevel(logging.ERROR)  # what goes wrong with a client is in our own history
+        quiet()
 
         def simulate() -> None:
             try:
@@ -220,7 +226,7 @@ class FlowerSimulation(FlowerEngine):
                     num_supernodes=len([name for name in federation.names if name != SERVER]),
                     backend_config={
                         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                        "init_args": {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False},
+                        "init_args": started,
                     },
                 )
             except BaseException as error:

@@ -1,0 +1,280 @@
+"""Clients on real nodes: each holds its own rows, may be slow or gone, may come late, and may lie about who it is."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.clients.memory import Memory
+from fedclade.clients.tasks import SERVER, Answer, Failure, Task
+from fedclade.clients.work import Workbench
+from fedclade.data.federation import Client, Federation
+from fedclade.data.sources.own import natural
+from fedclade.deploy.brief import Brief
+from fedclade.engines.flower import Parcels, kind_of, read_answer
+from fedclade.engines.post import Online, Post, failure_of
+from fedclade.engines.records import to_records
+from fedclade.errors import FedcladeError, listed
+from fedclade.models.assigned import Networks
+from fedclade.models.weights import Layout
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+HELLO, MODEL = "query.fedclade_hello", "query.fedclade_model"
+PATIENCE = 600.0  # seconds that a node may take to say who it is
+LARGEST_ROW = 2**28  # numbers in a row that a node may claim to have
+AGAIN = 15.0  # seconds after which a node that could not say it is asked again
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a node says of itself."""
+
+    client: str
+    node: int
+    key: str
+    input_shape: tuple[int, ...]
+    dtype: str
+    classes: tuple[str, ...]
+    group: int | None = None
+
+
+@dataclass
+class Guests:
+    """Which node is which client. Nodes say so themselves, for a node's number changes when it restarts.
+
+    With `keys`, a node goes by the name its key was registered under; where there is none, a name belongs for ever to
+    the key that used it first. Whoever else claims it is refused. Without keys a name passes to a newer node once the
+    one before is gone.
+    """
+
+    post: Post
+    keys: bool = True
+    known: dict[str, Report] = field(default_factory=dict)
+    bound: dict[str, str] = field(default_factory=dict)  # the key of each name, also from before a restart
+    refused: dict[int, str] = field(default_factory=dict)
+    _asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # hellos under way, and since when
+    _later: dict[int, float] = field(default_factory=dict)  # when to ask a node again that could not answer
+    online: dict[int, Online] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """See who is online, greet nodes that are new, and admit those who have answered since: nothing waits."""
+        from flwr.app import Message, RecordDict
+
+        now = time.monotonic()
+        self.online = self.post.nodes()
+        busy = {node for node, _ in self._asked.values()} | {report.node for report in self.known.values()}
+        strangers = [node for node in self.online if node not in busy and node not in self.refused]
+        hellos = {
+            node: Message(RecordDict(), node, HELLO, ttl=PATIENCE)
+            for node in strangers
+            if self._later.get(node, 0.0) <= now
+        }
+        self._asked |= {number: (node, now) for number, node in self.post.send(hellos).items()}
+        for number, reply in list(self.post.fetch(dict(self._asked))):
+            node, _ = self._asked.pop(number)
+            report = self._read(node, reply)
+            if report is None:
+                self._later[node] = now + AGAIN
+            else:
+                self._admit(report)
+        self._asked = {number: (node, since) for number, (node, since) in self._asked.items() if now - since < PATIENCE}
+
+    def _read(self, node: int, reply: "Message") -> Report | None:
+        if reply.has_error():
+            reason = failure_of(reply)
+            print(f"node {node} cannot take part: {reason}", flush=True)
+            return None
+        try:
+            told = json.loads(str(reply.content.config_records["hello"]["json"]))
+            shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
+            group = None if told["group"] is None else int(told["group"])
+            if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
+                raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
+            online = self.online.get(node, Online())
+            mark = f"key-{sha256(online.key.encode()).hexdigest()[:12]}" if self.keys and online.key else f"node-{node}"
+            name = str(told["client"])[:200] or (online.name if self.keys else "") or mark
+            return Report(name, node, online.key, shape, str(told["dtype"]), classes, group)
+        except (KeyError, TypeError, ValueError) as error:
+            print(f"node {node} cannot take part: its greeting makes no sense ({error!r})", flush=True)
+            return None
+
+    def _admit(self, report: Report) -> None:
+        """Let a node speak under the name it gives, unless that belongs to another."""
+        owner, before = self.bound.get(report.client), self.known.get(report.client)
+        taken = report.client == SERVER
+        if self.keys:
+            registered = self.online.get(report.node, Online()).name
+            taken |= bool(registered) and registered != report.client
+            taken |= not report.key or (owner is not None and owner != report.key)
+        else:
+            taken |= before is not None and before.node != report.node and before.node in self.online
+        if taken:
+            self.refused[report.node] = report.client
+            print(f"node {report.node} is refused: the name {report.client!r} belongs to another", flush=True)
+            return
+        self.bound[report.client] = report.key
+        self.known[report.client] = report
+
+    def node_of(self, client: str) -> int | None:
+        """The node of a client, if it is online."""
+        report = self.known.get(client)
+        return report.node if report is not None and report.node in self.online else None
+
+
+def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The shape of rows and the classes that nodes agree on, or one line that names who does not."""
+    first = reports[0]
+    for report in reports:
+        for what, mine, theirs in (
+            ("shape", report.input_shape, first.input_shape),
+            ("type", report.dtype, first.dtype),
+        ):
+            if mine != theirs:
+                raise FedcladeError(
+                    f"the rows of {report.client!r} have {what} {mine}, those of {first.client!r} {theirs}: "
+                    "all nodes need the same"
+                )
+    found = {name for report in reports for name in report.classes}
+    if all(set(report.classes) == found for report in reports):
+        return first.input_shape, first.classes
+    are_numbers = all(name.lstrip("-").isdecimal() for name in found)
+    return first.input_shape, tuple(sorted(found, key=int) if are_numbers else sorted(found))
+
+
+def server_rows(input_shape: tuple[int, ...], classes: tuple[str, ...], dtype: str = "float32") -> Federation:
+    """The server holds no rows; it works on those that come with a task. One row of zeros stands for them."""
+    row = np.zeros(1, np.int32)
+    rows = np.zeros((1, *input_shape), dtype)
+    return Federation(rows, np.zeros(1, np.int64), (Client(SERVER, row, row),), classes, "nodes", "own")
+
+
+class DeployedEngine:
+    """A grid of real nodes that run `fedclade.deploy.node`."""
+
+    def __init__(
+        self,
+        guests: Guests,
+        clients: Sequence[str],
+        classes: tuple[str, ...],
+        networks_for: Callable[[Sequence[str]], Networks],
+        brief: Brief,
+        memory: Memory,
+    ) -> None:
+        self.guests, self.post, self.brief = guests, guests.post, brief
+        self.clients = tuple(clients)
+        self._unfit: set[str] = set()  # came late with rows of another kind
+        first = next(report for report in guests.known.values())
+        self.input_shape, self.dtype, self.n_classes = first.input_shape, first.dtype, len(classes)
+        self._networks_for = networks_for
+        federation = server_rows(first.input_shape, classes, first.dtype)
+        self.bench = Workbench(federation, networks_for(self.clients), memory, brief.seed, brief.training)
+        self.layout, self.initial = self.bench.layout, self.bench.initial
+        self.post.largest = max(self.post.largest, 8 * self.initial.nbytes)
+        self.network_of: Mapping[str, str] = self.bench.networks.of
+        self.facts: Mapping[str, Any] = {"engine": "flower", **self.bench.facts}
+
+    def arrivals(self) -> tuple[str, ...]:
+        """Clients that have come late and fit the run; they take part from now on."""
+        self.guests.look()
+        fresh = [report for name, report in self.guests.known.items() if name not in {*self.clients, *self._unfit}]
+        names = []
+        for report in sorted(fresh, key=lambda report: natural(report.client)):
+            strange = set(report.classes) - set(self.brief.classes)
+            if report.input_shape != self.input_shape or report.dtype != self.dtype or strange:
+                print(f"{report.client!r} cannot join: its rows or labels are unlike those of the run", flush=True)
+                self._unfit.add(report.client)
+                continue
+            names.append(report.client)
+        self.clients = (*self.clients, *names)
+        if names:
+            self.bench.networks = self._networks_for(self.clients)  # those of the others stay as they are
+            self.network_of = self.bench.networks.of
+        return tuple(names)
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
+        from flwr.app import Message
+
+        own = {client: task for client, task in tasks.items() if client == SERVER}
+        answers = self.bench.perform(own, round) if own else {}
+        self.guests.look()
+        parcels, messages = Parcels(), {}
+        for client, task in tasks.items():
+            node = self.guests.node_of(client)
+            if client == SERVER:
+                continue
+            if node is None:
+                answers[client] = Failure("absent", "its node is not online")
+                continue
+            header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
+            brief = replace(self.brief, network=self.network_of.get(client, ""))
+            records = parcels.records({**header, "round": round, "client": client, "brief": brief.to_json()}, arrays)
+            messages[client] = Message(records, node, kind_of(task), ttl=self.post.timeout)
+        for client, reply in self.post.exchange(messages):
+            answers[client] = reply if isinstance(reply, Failure) else self._read(client, reply, messages[client])
+        return answers
+
+    def _read(self, client: str, reply: "Message", sent: "Message") -> Answer | Failure:
+        if not reply.has_error() and reply.metadata.src_node_id != sent.metadata.dst_node_id:
+            return Failure("refused", "another node answered in its place")
+        return read_answer(reply, self.layout)
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.bench.network(client, through).layout
+
+    def rewind(self, round: int) -> None:
+        """Nodes go back by themselves: every brief says since when."""
+        self.brief = replace(self.brief, since=round)
+
+    def drift(self, rows_of: Mapping[str, str]) -> None:
+        if rows_of:
+            raise FedcladeError("on Flower data change where they lie, not by an event of the run: use --engine local")
+
+    def deliver(self, members: Mapping[int, Sequence[str]], models: Mapping[int, np.ndarray]) -> list[str]:
+        """Give every node its cluster's model to keep; returns who did not get it."""
+        from flwr.app import Message
+
+        self.guests.look()
+        messages, missed = {}, []
+        for cluster, clients in members.items():
+            tensors = self.layout.tensors(models[cluster])
+            about = {"run": self.brief.run, "cluster": cluster, "members": len(clients), "names": list(tensors)}
+            for client in clients:
+                node = self.guests.node_of(client)
+                if node is None:
+                    missed.append(client)
+                    continue
+                records = to_records({**about, "client": client}, list(tensors.values()))
+                messages[client] = Message(records, node, MODEL, ttl=self.post.timeout)
+        for client, reply in self.post.exchange(messages):
+            if isinstance(reply, Failure) or reply.has_error():
+                missed.append(client)
+        return sorted(missed, key=natural)
+
+    def close(self) -> None:
+        pass
+
+
+def whoever_comes(guests: Guests, wanted: int, wait: float) -> list[Report]:
+    """Wait until so many clients are there; after a while, begin with those who are."""
+    began = time.monotonic()
+    while len(guests.known) < wanted and time.monotonic() - began < wait:
+        guests.look()
+        time.sleep(0.5)
+    if not guests.known:
+        raise FedcladeError(f"no node has come in {wait:g} s: start SuperNodes, or give `wait` more seconds")
+    if len(guests.known) < wanted:
+        print(f"beginning with {len(guests.known)} of {wanted} clients: {listed(guests.known)}", flush=True)
+    return sorted(guests.known.values(), key=lambda report: natural(report.client))
+
+
+__all__ = ["DeployedEngine", "Guests", "Report", "agreed", "whoever_comes"]

@@ -1,0 +1,417 @@
+"""Clusters for people who have their own Flower ServerApp and ClientApp, in any framework.
+
+    from fedclade.flower import Clustered
+    from fedclade.methods import FedClust
+
+    @app.main()
+    def main(grid, context):
+        found = Clustered(FedClust(), fraction_train=0.5).start(grid=grid, initial_arrays=arrays, num_rounds=20)
+        found.clusters           # {0: ["node-71...", ...], 1: [...]}
+        found.arrays_for(client)  # an ArrayRecord
+
+The ClientApp is the one that Flower's FedAvg takes: `train` gets `arrays` and `config` and replies with `arrays` and
+`metrics` (with `num-examples`); `evaluate` replies with `metrics` (a loss, an accuracy, `num-examples`). What it may
+make use of stands in `config`: see docs/deploy.md.
+"""
+
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.api import OWN_DATA, OWN_MODEL, described, record_about
+from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
+from fedclade.data.sources.own import natural
+from fedclade.deploy import needs_flower
+from fedclade.engines.post import Online, Post, failure_of
+from fedclade.errors import FedcladeError, listed
+from fedclade.methods import METHODS, Method
+from fedclade.models.weights import Layout
+from fedclade.rounds import Loop
+from fedclade.runs.folder import RunFolder
+from fedclade.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from flwr.app import ArrayRecord, Message, MetricRecord
+
+# Methods that ask for nothing but training from given weights and evaluating them
+PLAIN = {
+    "fedavg", "fedprox", "fednova", "fedclust", "hicfl", "cfl", "ifca", "hypcluster", "fl-hc", "fesem", "fedgroup",
+    "random", "wc",
+}  # fmt: skip
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")
+
+
+class Clustered:
+    """A clustered strategy for any ServerApp: the method's clusters, one model for each."""
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        fraction_train: float | None = None,  # None: the method's own
+        evaluate_every: int = 1,  # rounds; 0: at the end only
+        min_available_nodes: int = 2,
+        head: str | None = None,  # the layer that methods compare, by its key; None: the last one
+        training: Training | None = None,  # how clients train, where a method wants to know (its learning rate)
+        quorum: float = 0.0,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+    ) -> None:
+        needs_flower("Clustered")
+        name = described(method)["name"]
+        if name in METHODS and name not in PLAIN:
+            raise FedcladeError(
+                f"method {name!r} asks for more than a plain ClientApp answers: use one of {listed(sorted(PLAIN))}, "
+                "or fedclade's own client app (`fedclade deploy init`)"
+            )
+        if fraction_train is not None:
+            if not 0 < fraction_train <= 1:
+                raise FedcladeError(f"fraction_train is {fraction_train}: it must be above 0 and at most 1")
+            method = method.model_copy(update={"fraction": fraction_train})
+        self.method, self.evaluate_every, self.head, self.quorum = method, evaluate_every, head, quorum
+        self.min_available_nodes, self.training = min_available_nodes, training or Training()
+        self.keys = Keys(arrayrecord_key, configrecord_key, weighted_by_key)
+
+    def start(
+        self,
+        grid: Any,
+        initial_arrays: "ArrayRecord",
+        num_rounds: int = 3,
+        timeout: float | None = 3600,
+        train_config: Mapping[str, Any] | None = None,
+        evaluate_config: Mapping[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        out: Path | str | None = None,
+        wait: float = 120,
+    ) -> "Found":
+        """Run, and keep all in the folder `out` (None: a temporary one). A folder that holds a run goes on with it."""
+        temporary = tempfile.mkdtemp(prefix="fedclade-run-") if out is None else None
+        place = Path(out or str(temporary))
+        form = Form.of(initial_arrays, self.head)
+        configs = dict(train_config or {}), dict(evaluate_config or {})
+        engine = PlainEngine(Post(grid, timeout), form, self.keys, *configs)
+        is_old = (place / "settings.json").is_file()
+        folder = RunFolder.open(place) if is_old else RunFolder(place).unused()
+        if is_old:
+            engine.clients = tuple(folder.settings["clients"])
+        engine.wait_for(self.min_available_nodes, wait)
+        if not is_old:
+            folder = RunFolder.create(place, self._record(engine.clients, num_rounds, seed))
+        clients = tuple(folder.settings["clients"])
+        with folder:
+            loop = Loop(
+                self.method, engine, folder, clients, self.training, seed, num_rounds, self.evaluate_every,
+                quorum=self.quorum,
+            )  # fmt: skip
+            about = {"method": described(self.method)["name"], "data": OWN_DATA, "split": "own", "model": OWN_MODEL}
+            loop.go({**about, "seed": seed, "clients": len(clients), **engine.facts, "layout": form.layout.to_json()})
+        found = Found(folder, form)
+        engine.deliver(found)
+        if temporary is not None:
+            weakref.finalize(found, rmtree, temporary, ignore_errors=True)
+        return found
+
+    def _record(self, clients: Sequence[str], rounds: int, seed: int) -> dict[str, Any]:
+        settings = Settings(data=OWN_DATA, model=OWN_MODEL, training=self.training, rounds=rounds, seed=seed, workers=1)
+        named = {**settings.model_dump(mode="json"), "method": described(self.method), "engine": "flower"}
+        known = {"clients": list(clients), "groups": None, "classes": [], "input_shape": [], "fingerprint": "clustered"}
+        return {"settings": named, "split": "own", **known, **record_about()}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Under which keys a user's apps expect things, as in Flower's own strategies."""
+
+    arrays: str = "arrays"
+    config: str = "config"
+    weight: str = "num-examples"
+
+
+class Found:
+    """The clusters and their models."""
+
+    def __init__(self, folder: RunFolder, form: "Form") -> None:
+        self.folder, self._form = folder, form
+        saved = folder.last_checkpoint()
+        assert saved is not None
+        members, models = saved[1]["members"], saved[1]["models"]
+        self.clusters: dict[int, list[str]] = {int(k): list(clients) for k, clients in members.items()}
+        self.arrays: dict[int, ArrayRecord] = {int(k): form.record(models[k]) for k in members}
+
+    def cluster_of(self, client: str) -> int:
+        for cluster, clients in self.clusters.items():
+            if client in clients:
+                return cluster
+        raise FedcladeError(f"the run has no client {client!r}")
+
+    def arrays_for(self, client: str) -> "ArrayRecord":
+        """The model of a client's cluster."""
+        return self.arrays[self.cluster_of(client)]
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """A row for each round and client."""
+        return self.folder.table("history")
+
+
+# --- arrays as a vector -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """A user's arrays as one vector: which key lies where, and of which type it is."""
+
+    layout: Layout
+    keys: tuple[str, ...]  # in the order of the layout
+    types: tuple[np.dtype, ...]
+    order: tuple[str, ...]  # in the user's order
+    initial: np.ndarray
+
+    @classmethod
+    def of(cls, arrays: "ArrayRecord", head: str | None = None) -> "Form":
+        values = {str(key): array.numpy() for key, array in arrays.items()}
+        if not values:
+            raise FedcladeError("initial_arrays is empty: give the arrays of the initial model")
+        names = layer_names({key: value.shape for key, value in values.items()})
+        statistics = [key for key, value in values.items() if key.endswith(STATISTICS) or value.dtype.kind != "f"]
+        parameters = [key for key in values if key not in statistics]
+        if head is not None:
+            last = [key for key in parameters if head in (key, names[key].rpartition(".")[0])]
+            if not last:
+                raise FedcladeError(f"head is {head!r}, but the arrays are {listed(values)}")
+            parameters = [key for key in parameters if key not in last] + last
+        keys = (*parameters, *statistics)
+        layout = Layout(
+            tuple(names[key] for key in keys),
+            tuple(tuple(values[key].shape) for key in keys),
+            sum(prod(values[key].shape) for key in parameters),
+        )
+        vector = np.concatenate([values[key].ravel().astype(np.float32) for key in keys])
+        return cls(layout, keys, tuple(values[key].dtype for key in keys), tuple(values), vector)
+
+    def record(self, vector: np.ndarray) -> "ArrayRecord":
+        """The arrays again, as the user's apps know them."""
+        from flwr.app import Array, ArrayRecord
+
+        tensors = dict(zip(self.keys, self.layout.tensors(vector).values(), strict=True))
+        types = dict(zip(self.keys, self.types, strict=True))
+        whole = {k: tensors[k] if types[k].kind == "f" else np.rint(tensors[k]) for k in self.order}
+        return ArrayRecord({k: Array(np.ascontiguousarray(value.astype(types[k]))) for k, value in whole.items()})
+
+    def keys_of(self, layers: Any) -> list[str]:
+        """The keys of some layers."""
+        place = self.layout.select(layers)
+        chosen = np.zeros(self.layout.size, np.bool_)
+        chosen[place] = True
+        return [key for key, part in zip(self.keys, self.layout.slices.values(), strict=True) if chosen[part].any()]
+
+    def vector(self, arrays: "ArrayRecord", layers: Any) -> np.ndarray:
+        """Some layers out of what a client sent: all arrays, or those of these layers. Raises ValueError."""
+        wanted = self.keys_of(layers)
+        strange = set(map(str, arrays)) ^ set(self.keys)
+        if strange and set(map(str, arrays)) != set(wanted):
+            raise ValueError(f"keys {listed(sorted(strange), 5)} are missing or too many")
+        places = dict(zip(self.keys, zip(self.layout.shapes, self.types, strict=True), strict=True))
+        parts = []
+        for key in wanted:
+            array = arrays[key]
+            shape, kind = places[key]
+            if tuple(array.shape) != shape or np.dtype(array.dtype) != kind:  # known before it is read
+                raise ValueError(f"{key} is {array.dtype} of shape {tuple(array.shape)}, not {kind} of {shape}")
+            value = array.numpy()
+            if value.shape != shape or value.dtype != kind:
+                raise ValueError(f"{key} is not what its description says")
+            parts.append(value.ravel().astype(np.float32))
+        return np.concatenate(parts)
+
+
+def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Every array's name, `layer.weight` or `layer.bias`, by its key; mere numbers are paired by their shapes."""
+    names: dict[str, str] = {}
+    before = ""
+    for key, shape in shapes.items():
+        name = key.replace("/", ".")
+        if "." in name:
+            names[key] = f"{name.removesuffix('.kernel')}.weight" if name.endswith(".kernel") else name
+        elif len(shape) == 1 and before and shape[0] in (shapes[before][0], shapes[before][-1]):
+            names[before], names[key] = f"{before}.weight", f"{before}.bias"
+        else:
+            names[key] = name
+        before = key if "." not in name and len(shape) > 1 else ""
+    return names
+
+
+# --- the engine -------------------------------------------------------------------------------------------------------
+
+
+class PlainEngine:
+    """Nodes that run a ClientApp of somebody else's."""
+
+    keeps_models = False  # a plain client has no last model of its own that could be asked for
+    input_shape: tuple[int, ...] = ()
+    n_classes = 0
+
+    def __init__(
+        self, post: Post, form: Form, keys: Keys, train_config: dict[str, Any], evaluate_config: dict[str, Any]
+    ) -> None:
+        self.post, self.form, self.keys = post, form, keys
+        self.configs = {Train: train_config, Evaluate: evaluate_config}
+        self.layout, self.initial = form.layout, form.initial
+        self.network_of: Mapping[str, str] = {}
+        self.clients: tuple[str, ...] = ()
+        self.nodes: dict[str, int] = {}
+        self.facts: Mapping[str, Any] = {"engine": "flower", "client_app": "plain"}
+        post.largest = max(post.largest, 8 * form.initial.nbytes)
+
+    def wait_for(self, count: int, wait: float) -> None:
+        until = time.monotonic() + wait
+        while len(self._look()) < count and time.monotonic() < until:
+            time.sleep(0.3)
+        if len(self.nodes) < count:
+            raise FedcladeError(f"{len(self.nodes)} of {count} nodes have come in {wait:g} s: start more SuperNodes")
+        if not self.clients:
+            self.clients = tuple(sorted(self.nodes, key=natural))
+
+    def _look(self) -> dict[str, int]:
+        """Who is online. A node goes by the name its key was registered under, else by its number."""
+        self.nodes = {_name(node, about): node for node, about in self.post.nodes().items()}
+        return self.nodes
+
+    def arrivals(self) -> tuple[str, ...]:
+        fresh = tuple(sorted((name for name in self._look() if name not in self.clients), key=natural))
+        self.clients = (*self.clients, *fresh)
+        return fresh
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
+        self._look()
+        for task in tasks.values():
+            refuse_if_unanswerable(task)
+        several = {c: task for c, task in tasks.items() if isinstance(task, Train) and len(task.candidates) > 1}
+        chosen = self._chosen(several, round)
+        messages, answers = {}, {}
+        shared: dict[int, ArrayRecord] = {}  # one record of arrays for all who are sent the same weights
+        for client, task in tasks.items():
+            if client not in self.nodes or isinstance(chosen.get(client), Failure):
+                answers[client] = chosen.get(client, Failure("absent", "its node is not online"))
+                continue
+            weights: Any = getattr(task, "weights", None)
+            if isinstance(task, Train):
+                weights = task.candidates[chosen.get(client, 0)]
+            if id(weights) not in shared:
+                shared[id(weights)] = self.form.record(weights)
+            messages[client] = self._message(client, task, shared[id(weights)], {"server-round": round})
+        for client, reply in self.post.exchange(messages):
+            answer = reply if isinstance(reply, Failure) else self._read(tasks[client], reply, chosen.get(client))
+            answers[client] = answer
+        return answers
+
+    def _chosen(self, tasks: Mapping[str, Train], round: int) -> dict[str, Any]:
+        """Which of several models fits each client best: it evaluates them all, for it cannot choose by itself."""
+        losses: dict[str, list[float]] = {client: [] for client in tasks}
+        failed: dict[str, Failure] = {}
+        for place in range(max((len(task.candidates) for task in tasks.values()), default=0)):
+            looks = {c: Evaluate(task.candidates[place], on="train") for c, task in tasks.items() if c not in failed}
+            for client, answer in self.answer(looks, round).items():
+                if isinstance(answer, Evaluated) and np.isfinite(answer.loss):
+                    losses[client].append(answer.loss)
+                else:
+                    failed[client] = answer if isinstance(answer, Failure) else Failure("not finite", "its loss")
+        return {client: failed.get(client, int(np.argmin(losses[client] or [0]))) for client in tasks}
+
+    def _message(self, client: str, task: Task, arrays: "ArrayRecord", more: Mapping[str, Any]) -> "Message":
+        from flwr.app import ConfigRecord, Message, RecordDict
+
+        config = {**self.configs[type(task)], **more}
+        if isinstance(task, Train):
+            config |= {"upload": self.form.keys_of(task.upload)} if task.upload is not None else {}
+            config |= {"proximal-mu": task.proximal} if task.proximal else {}
+        elif isinstance(task, Evaluate) and task.on == "train":
+            config |= {"evaluate-on": "train"}
+        content: RecordDict = RecordDict({self.keys.arrays: arrays, self.keys.config: ConfigRecord(config)})
+        kind = "train" if isinstance(task, Train) else "evaluate"
+        return Message(content, self.nodes[client], kind, ttl=self.post.timeout)
+
+    def _read(self, task: Task, reply: "Message", chosen: int | None) -> Answer | Failure:
+        failure = failure_of(reply)
+        if failure is not None:
+            return failure
+        try:
+            metrics = next(iter(reply.content.metric_records.values()))
+            count = int(_number(metrics, self.keys.weight))
+            loss = _number(metrics, "loss", 0.0 if isinstance(task, Train) else None)
+            if not isinstance(task, Train):
+                return Evaluated(loss, _number(metrics, "acc"), count)
+            sent = self.form.vector(next(iter(reply.content.array_records.values())), task.upload)
+            choice = chosen if isinstance(task.weights, tuple) else None
+            return Trained(sent, count, int(_number(metrics, "num-steps", 1.0)), loss, choice)
+        except StopIteration:
+            return Failure("bad shape", "the reply has no arrays or no metrics")
+        except Exception as error:  # a stranger may have written anything
+            return Failure("bad shape", f"{error}".splitlines()[0][:300] if f"{error}" else type(error).__name__)
+
+    def deliver(self, found: Found) -> None:
+        """Tell every node at the end which cluster it is in, with its model: it may evaluate it, and may keep it."""
+        self._look()
+        messages = {}
+        for cluster, clients in found.clusters.items():
+            for client in clients:
+                if client in self.nodes:
+                    more = {"final": True, "cluster": cluster, "cluster-size": len(clients)}
+                    messages[client] = self._message(client, Evaluate(), found.arrays[cluster], more)
+        for _ in self.post.exchange(messages):
+            pass
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        raise FedcladeError("this method works at the server with a torch model, which a plain ServerApp does not have")
+
+    def rewind(self, round: int) -> None:
+        pass
+
+    def drift(self, rows_of: Mapping[str, str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def refuse_if_unanswerable(task: Task) -> None:
+    """Raise one line if a plain ClientApp cannot do this."""
+    wants = {
+        "statistics of its rows or predictions": not isinstance(task, Train | Evaluate),
+        "a model that it keeps": bool(getattr(task, "start", "")) or getattr(task, "weights", 0) is None,
+        "a part of its layers": getattr(task, "layers", None) is not None,
+        "training in a way of its own": getattr(task, "training", None) is not None
+        or any(getattr(task, name, None) is not None for name in ("centre", "linear", "then", "rows", "adapt")),
+    }
+    for what, wanted in wants.items():
+        if wanted:
+            raise FedcladeError(f"the method asks a client for {what}, which a plain ClientApp cannot answer")
+
+
+def _name(node: int, about: Online) -> str:
+    return about.name or f"node-{node}"
+
+
+def _number(metrics: "MetricRecord", word: str, otherwise: float | None = None) -> float:
+    """The metric of this name, or the first whose name holds the word."""
+    names: Iterable[str] = [name for name in metrics if name == word] or [name for name in metrics if word in name]
+    for name in names:
+        value = metrics[name]
+        return float(value[0] if isinstance(value, list) else value)
+    if otherwise is None:
+        raise ValueError(f"the reply has no metric {word!r}: it has {listed(metrics)}")
+    return otherwise
+
+
+__all__ = ["Clustered", "Found"]

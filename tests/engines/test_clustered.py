@@ -1,0 +1,171 @@
+"""`Clustered`: a method's clusters for ClientApps of other people, which know nothing of fedclade."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+
+from engines.grids import FakeGrid
+from fedclade.errors import FedcladeError
+from fedclade.flower import PLAIN, Clustered, Form
+from fedclade.methods import METHODS, FedAvg, FedClust, method_class
+from fedclade.runs.folder import RunFolder
+
+SHAPES = {"body.weight": (5, 4), "body.bias": (5,), "fc.weight": (2, 5), "fc.bias": (2,)}
+
+
+def arrays(value: float = 0.0, shapes: dict[str, tuple[int, ...]] = SHAPES) -> ArrayRecord:
+    random = np.random.default_rng(0)
+    made = {k: (random.normal(size=shape) * 0.1 + value).astype(np.float32) for k, shape in shapes.items()}
+    return ArrayRecord({k: Array(v) for k, v in made.items()})
+
+
+def plain_client(goal: float, spoil: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None) -> Any:
+    """Somebody's ClientApp: half way to its goal at each training, without any learning framework."""
+    seen: list[Any] = []
+
+    def answer(message: Message) -> Message:
+        seen.append(message)
+        given = {key: array.numpy() for key, array in message.content.array_records["arrays"].items()}
+        distance = float(np.mean([np.mean((value - goal) ** 2) for value in given.values()]))
+        metrics = MetricRecord({"eval_loss": distance, "eval_acc": 1 / (1 + distance), "num-examples": 10})
+        if message.metadata.message_type == "evaluate":
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        trained = {key: (value + (goal - value) / 2).astype(np.float32) for key, value in given.items()}
+        record = ArrayRecord({key: Array(value) for key, value in (spoil or dict)(trained).items()})
+        metrics = MetricRecord({"train_loss": distance, "num-examples": 10, "num-steps": 5})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    answer.seen = seen  # type: ignore[attr-defined]
+    return answer
+
+
+def grid_of(goals: list[float]) -> FakeGrid:
+    grid = FakeGrid()
+    for number, goal in enumerate(goals):
+        grid.add(100 + number, plain_client(goal + 0.01 * number))
+    return grid
+
+
+GOALS = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
+HALVES = [["node-100", "node-102", "node-104"], ["node-101", "node-103", "node-105"]]
+
+
+def test_fedclust_finds_the_groups_of_plain_clients_and_tells_them() -> None:
+    grid = grid_of(GOALS)
+    found = Clustered(FedClust(n_clusters=2), fraction_train=1.0).start(grid, arrays(), num_rounds=4)
+    assert sorted(found.clusters.values()) == HALVES
+    model = found.arrays_for("node-101")["fc.bias"].numpy()
+    np.testing.assert_allclose(model, -0.97, atol=0.1)
+    assert list(found.arrays_for("node-101")) == list(SHAPES)
+    assert found.history["accuracy"].notna().any()
+    last = grid.nodes[101][1].seen[-1].content  # type: ignore[attr-defined]
+    assert last.config_records["config"]["final"] is True
+    assert last.config_records["config"]["cluster"] == found.cluster_of("node-101")
+    np.testing.assert_array_equal(last.array_records["arrays"]["fc.bias"].numpy(), model)
+
+
+def test_one_record_of_arrays_serves_a_whole_cluster() -> None:
+    grid = grid_of(GOALS)
+    Clustered(FedClust(n_clusters=2), fraction_train=1.0, evaluate_every=0).start(grid, arrays(), num_rounds=1)
+    trainings = [m for m in grid.sent if m.metadata.message_type == "train"]
+    records = {id(message.content.array_records["arrays"]) for message in trainings[6:]}
+    assert len(trainings) == 12
+    assert len(records) in (1, 2)  # clusters start from one model
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN))
+def test_plain_methods_run_on_plain_clients(name: str) -> None:
+    settings = {"n_clusters": 2} if "n_clusters" in method_class(name).model_fields else {}
+    found = Clustered(method_class(name)(**settings)).start(grid_of(GOALS), arrays(), num_rounds=2)
+    assert sorted(client for part in found.clusters.values() for client in part) == sorted(HALVES[0] + HALVES[1])
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - PLAIN))
+def test_other_methods_say_so_at_the_start(name: str) -> None:
+    with pytest.raises(FedcladeError, match="more than a plain ClientApp"):
+        Clustered(method_class(name)())
+
+
+def renamed(trained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"x{key}": value for key, value in trained.items()}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda t: {**t, "fc.bias": np.full(2, np.nan, np.float32)}, "not finite"),
+        (lambda t: {**t, "fc.bias": np.full(2, 1e30, np.float32)}, "absurd"),
+        (lambda t: {**t, "fc.bias": np.zeros(3, np.float32)}, "bad shape"),
+        (lambda t: {**t, "fc.bias": np.zeros(2, np.float64)}, "bad shape"),
+        (lambda t: {key: value for key, value in t.items() if key != "fc.bias"}, "bad shape"),
+        (renamed, "bad shape"),
+    ],
+    ids=["nan", "absurd", "shape", "dtype", "missing key", "other keys"],
+)
+def test_a_bad_reply_is_left_out_and_named(spoil: Any, why: str) -> None:
+    grid = grid_of(GOALS)
+    without = Clustered(FedAvg(fraction=1.0)).start(grid_of(GOALS[:-1]), arrays(), num_rounds=2)
+    grid.add(105, plain_client(-1.0, spoil))
+    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=2)
+    history = found.history
+    named = history.loc[(history["client"] == "node-105") & (history["round"] > 0), "failure"]
+    assert named.str.contains(why).all()
+    assert (history.loc[history["client"] != "node-105", "failure"] == "").all()
+    for key in SHAPES:
+        np.testing.assert_array_equal(found.arrays[0][key].numpy(), without.arrays[0][key].numpy())
+
+
+def test_a_node_that_raises_or_goes_does_not_stop_the_others() -> None:
+    grid = grid_of(GOALS)
+    grid.add(104, lambda message: Message(Error(2, "boom"), reply_to=message))
+    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=1)
+    assert "boom" in "".join(found.history.query("client == 'node-104'")["failure"])
+
+
+def test_too_few_answers_leave_the_model_as_it_was() -> None:
+    grid = grid_of([1.0, 1.0])
+    grid.add(102, lambda message: Message(Error(2, "boom"), reply_to=message))
+    initial = arrays()
+    kept = Clustered(FedAvg(fraction=1.0), quorum=0.9).start(grid, initial, num_rounds=1)
+    np.testing.assert_array_equal(kept.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
+    moved = Clustered(FedAvg(fraction=1.0), quorum=0.5).start(grid, initial, num_rounds=1)
+    assert not np.array_equal(moved.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
+
+
+def test_a_run_goes_on_in_its_folder_and_newcomers_are_placed(tmp_path: Path) -> None:
+    grid = grid_of(GOALS)
+    strategy = Clustered(FedClust(n_clusters=2), fraction_train=1.0)
+    whole = strategy.start(grid_of(GOALS), arrays(), num_rounds=4)
+    strategy.start(grid, arrays(), num_rounds=2, out=tmp_path / "run")
+    resumed = strategy.start(grid, arrays(), num_rounds=4, out=tmp_path / "run")
+    for cluster, record in whole.arrays.items():
+        np.testing.assert_array_equal(record["fc.weight"].numpy(), resumed.arrays[cluster]["fc.weight"].numpy())
+    grid.add(200, plain_client(-1.0))
+    joined = strategy.start(grid, arrays(), num_rounds=6, out=tmp_path / "run")
+    assert joined.cluster_of("node-200") == joined.cluster_of("node-101")
+    assert RunFolder.open(tmp_path / "run").is_finished
+
+
+def test_arrays_keep_their_order_types_and_names() -> None:
+    values = {
+        "0": np.ones((3, 4), np.float64),
+        "1": np.zeros(4, np.float32),
+        "2": np.array(7, np.int64),
+    }
+    form = Form.of(ArrayRecord({key: Array(value) for key, value in values.items()}))
+    assert list(form.layout.layers) == ["0"]
+    assert form.layout.head == "0"
+    back = form.record(form.initial)
+    assert [(k, a.numpy().dtype) for k, a in back.items()] == [(k, v.dtype) for k, v in values.items()]
+    headed = Form.of(arrays(), head="body")
+    assert headed.layout.head == "body"
+    assert list(headed.record(headed.initial)) == list(SHAPES)
+    with pytest.raises(FedcladeError, match="head is 'nose'"):
+        Form.of(arrays(), head="nose")

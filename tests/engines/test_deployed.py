@@ -1,0 +1,275 @@
+"""Fedclade's server and node apps on a grid of this process: every method, and who may speak for whom."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from engines.grids import FakeGrid
+from fedclade import api
+from fedclade.deploy import node as node_module
+from fedclade.deploy import worker
+from fedclade.deploy.node import client_app, own_rows, report_of
+from fedclade.deploy.server import serve, settings_of
+from fedclade.engines.deployed import Guests
+from fedclade.engines.post import Post
+from fedclade.engines.records import from_records, to_records
+from fedclade.errors import FedcladeError
+from fedclade.methods import METHODS
+from fedclade.runs.folder import RunFolder
+from planting import planted
+
+CONFIG = {"clients": 4, "wait": 0.5, "rounds": 2, "training.local-epochs": 1, "keys": True}
+
+
+@pytest.fixture(autouse=True)
+def _on_the_spot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes work in this process."""
+    monkeypatch.setattr(worker, "hand_over", worker.perform)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    federation = planted(n_clients=5)
+    for client in federation.clients:
+        x, y = federation.x, federation.y
+        arrays = {"x": x[client.train], "y": y[client.train], "x_test": x[client.test], "y_test": y[client.test]}
+        folder = tmp_path / ("all" if client.name != "c4" else "late")
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / f"{client.name}.npz", **arrays)
+    return tmp_path
+
+
+def a_node(number: int, name: str, folder: Path, memory: Path) -> Callable[[Any], Any]:
+    """Our client app, as a node runs it."""
+    app = client_app()
+    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory)}
+
+    def answer(message: Any) -> Any:
+        return app(message, Context(1, number, config, RecordDict(), {}))
+
+    return answer
+
+
+def grid_of(rows: Path, names: tuple[str, ...] = ("c0", "c1", "c2", "c3")) -> FakeGrid:
+    grid = FakeGrid()
+    for number, name in enumerate(names):
+        grid.add(10 + number, a_node(10 + number, name, rows / "all", rows / "memory"), f"key {name}", name)
+    return grid
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"centralized"}))
+def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: Path, tmp_path: Path) -> None:
+    folder = serve(grid_of(rows), {**CONFIG, "method.name": name, "out": str(tmp_path / "run")})
+    settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1}
+    local = api.run(f"folder:{rows / 'all'}", method=name, out=tmp_path / "local", **settings)
+    ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
+    assert ours is not None
+    assert theirs is not None
+    assert ours[1]["members"] == theirs[1]["members"]
+    for cluster, model in theirs[1]["models"].items():
+        np.testing.assert_array_equal(ours[1]["models"][cluster], model)
+    assert (api.load(tmp_path / "run").history["failure"] == "").all()
+    ledger, expected = folder.table("ledger"), local.folder.table("ledger")
+    assert ledger["bytes"].sum() == expected["bytes"].sum()
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": "ditto", "seed": 3}
+    whole = serve(grid_of(rows), {**config, "out": str(tmp_path / "whole"), "rounds": 4})
+    serve(grid_of(rows), {**config, "out": str(tmp_path / "parts"), "rounds": 2})
+    parts = serve(grid_of(rows), {**config, "out": str(tmp_path / "parts"), "rounds": 4})
+    one, two = whole.last_checkpoint(), parts.last_checkpoint()
+    assert one is not None
+    assert two is not None
+    for cluster, model in one[1]["models"].items():
+        np.testing.assert_array_equal(two[1]["models"][cluster], model)
+    assert one[1]["last_seen"] == two[1]["last_seen"]
+    with pytest.raises(FedcladeError, match="another seed"):
+        serve(grid_of(rows), {**config, "seed": 4, "out": str(tmp_path / "parts")})
+    with pytest.raises(FedcladeError, match="past round 4"):
+        serve(grid_of(rows), {**config, "rounds": 1, "out": str(tmp_path / "parts")})
+
+
+def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": "fedavg", "method.fraction": 1.0}
+    honest = grid_of(rows, ("c0", "c1", "c2"))
+    without = serve(honest, {**config, "clients": 3, "out": str(tmp_path / "without")})
+    liar = a_node(13, "c3", rows / "all", rows / "memory")
+
+    def lies(message: Any) -> Any:
+        reply = liar(message)
+        if message.metadata.message_type != "train":
+            return reply
+        header, arrays = from_records(reply.content)
+        round = json.loads(message.content.config_records["message"]["json"])["round"]
+        spoilt = [
+            [np.full_like(arrays[0], np.nan)],
+            [arrays[0].astype(np.float64)],
+        ][round % 2]
+        return Message(to_records(header, spoilt), reply_to=message)
+
+    grid = grid_of(rows, ("c0", "c1", "c2"))
+    grid.add(13, lies, "key c3", "c3")
+    folder = serve(grid, {**config, "out": str(tmp_path / "run")})
+    history = folder.table("history")
+    why = history.loc[(history["client"] == "c3") & (history["round"] > 0), "failure"].tolist()
+    assert "float64" in why[0]
+    assert "NaN" in why[1]
+    one, two = without.last_checkpoint(), folder.last_checkpoint()
+    assert one is not None
+    assert two is not None
+    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+
+
+def test_a_name_belongs_to_its_key(rows: Path) -> None:
+    grid = grid_of(rows, ("c0", "c1"))
+    grid.add(50, a_node(50, "c0", rows / "all", rows / "memory"), "another key", "mallory")
+    grid.add(51, a_node(51, "c1", rows / "all", rows / "memory"), "a third key")
+    guests = Guests(Post(grid), keys=True)
+    guests.look()
+    assert {name: report.node for name, report in guests.known.items()} == {"c0": 10, "c1": 11}
+    assert guests.refused == {50: "c0", 51: "c1"}
+    del grid.nodes[11]  # also when the owner is away
+    again = Guests(Post(grid), keys=True, bound=dict(guests.bound))
+    again.look()
+    assert set(again.known) == {"c0"}
+
+
+def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:
+    grid = grid_of(rows, ("c0",))
+    guests = Guests(Post(grid), keys=False)
+    guests.look()
+    del grid.nodes[10]
+    grid.add(60, a_node(60, "c0", rows / "all", rows / "memory"))
+    guests.look()
+    assert guests.node_of("c0") == 60
+    grid.add(61, a_node(61, "c0", rows / "all", rows / "memory"))
+    guests.look()
+    assert guests.node_of("c0") == 60
+    assert guests.refused == {61: "c0"}
+
+
+def test_nodes_must_agree_and_the_line_names_them(rows: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    np.savez(tmp_path / "odd" / "odd.npz", x=np.ones((9, 3), np.float32), y=np.arange(9) % 2)
+    grid = grid_of(rows, ("c0",))
+    grid.add(20, a_node(20, "odd", tmp_path / "odd", rows / "memory"), "k", "odd")
+    with pytest.raises(FedcladeError, match=r"rows of 'odd' have shape \(3,\), those of 'c0' \(8,\)"):
+        serve(grid, {**CONFIG, "clients": 2, "out": str(tmp_path / "run")})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
+    grid = grid_of(rows, ("c0",))
+    nonsense = RecordDict({"hello": ConfigRecord({"json": "[]"})})
+    grid.add(20, lambda message: Message(nonsense, reply_to=message), "k", "x")
+    grid.add(21, lambda message: Message(RecordDict(), reply_to=message), "k", "y")
+    guests = Guests(Post(grid))
+    guests.look()
+    assert set(guests.known) == {"c0"}
+
+
+def test_what_a_node_tells_and_what_it_holds(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = report_of(own_rows({"data": f"folder:{rows / 'late'}"}), {"data": f"folder:{rows / 'late'}"})
+    assert told["client"] == "c4"
+    assert set(told) == {"client", "input_shape", "dtype", "classes", "group"}  # nothing of its rows
+    part = own_rows({"data": "digits", "split": "label-groups:2", "clients": 3, "partition-id": 1})
+    assert part.names == ("client-001",)
+    assert len(part.x) == len(part.clients[0].train) + len(part.clients[0].test)
+    (tmp_path / "mine.py").write_text("def load():\n    return [[1.0], [2.0], [3.0]], ['a', 'b', 'a']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert own_rows({"name": "me", "data": "mine:load"}).classes == ("a", "b")
+    for config, why in (
+        ({}, "has no data"),
+        ({"data": "digits"}, "is no folder"),
+        ({"data": f"folder:{rows / 'all'}"}, "say which with name"),
+        ({"data": f"folder:{rows / 'all'}", "name": "zoe"}, "'zoe' is none of them"),
+        ({"data": "digits", "clients": 3, "partition-id": 7}, "partition-id is 7"),
+    ):
+        with pytest.raises(FedcladeError, match=why):
+            own_rows(config)
+
+
+def test_labels_are_numbered_alike_everywhere(tmp_path: Path) -> None:
+    for name, labels in (("a", [1, 1, 5]), ("b", [10, 5, 10])):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / f"{name}.npz", x=np.eye(3, dtype=np.float32), y=np.array(labels))
+    grid = FakeGrid()
+    for number, name in enumerate("ab"):
+        grid.add(number + 1, a_node(number + 1, name, tmp_path / name, tmp_path / "memory"), name, name)
+    folder = serve(grid, {**CONFIG, "clients": 2, "out": str(tmp_path / "run")})
+    assert folder.settings["classes"] == ["1", "5", "10"]
+
+
+def test_a_late_node_joins_as_a_newcomer(rows: Path, tmp_path: Path) -> None:
+    grid = grid_of(rows)
+    late = a_node(30, "c4", rows / "late", rows / "memory")
+    first = grid.nodes[10][1]
+
+    def opens_the_door(message: Any) -> Any:
+        if message.metadata.message_type == "train" and 30 not in grid.nodes:
+            grid.add(30, late, "key c4", "c4")
+        return first(message)
+
+    grid.add(10, opens_the_door, "key c0", "c0")
+    config = {**CONFIG, "method.name": "fedclust", "set": "method.n_clusters=2", "out": str(tmp_path / "run")}
+    folder = serve(grid, {**config, "rounds": 3})
+    result = api.load(folder.path)
+    assert result.cluster_of("c4") == result.cluster_of("c0")
+    assert (rows / "memory" / folder.settings["fingerprint"] / "c4" / "model.safetensors").is_file()
+    assert RunFolder.open(folder.path).is_finished
+
+
+def test_settings_from_a_run_config() -> None:
+    settings = settings_of(
+        {"method.name": "fedclust", "training.local-epochs": 3, "rows": "", "set": "method.n_clusters=2"}
+    )
+    assert settings.method == {"name": "fedclust", "n_clusters": 2}
+    assert settings.training.local_epochs == 3
+    with pytest.raises(FedcladeError, match="no meaning for real nodes"):
+        settings_of({"data": "mnist"})
+    with pytest.raises(FedcladeError, match="there is no setting 'roundz'"):
+        settings_of({"roundz": 3})
+
+
+def test_workers_hand_arrays_over_whole() -> None:
+    header, arrays = worker.unpacked(worker.packed({"a": [1, "ü"]}, [np.arange(3, dtype=np.float32), np.ones((2, 2))]))
+    assert header == {"a": [1, "ü"]}
+    assert [array.tolist() for array in arrays] == [[0, 1, 2], [[1, 1], [1, 1]]]
+    assert node_module.HELLO == "fedclade_hello"
+
+
+def test_a_worker_stays_for_the_next_task_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
+    address = str(worker.private_folder() / f"test-{tmp_path.name[-20:]}.sock")
+    first = worker._connected(address)
+    assert first is not None
+    with first:
+        first.send_bytes(worker.packed({"config": {}, "task": {}}, []))
+        assert "error" in worker.unpacked(first.recv_bytes())[0]
+    (pid,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.5)
+    second = worker._connected(address)
+    assert second is not None
+    second.close()
+    (other,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
+    os.kill(other, signal.SIGKILL)
+    assert pid != other
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
