@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import SERVER, Answer, Failure, Task
+from fedclade.clients.tasks import SERVER, Answer, Failure, Predict, Predicted, Task
 from fedclade.clients.work import Workbench
 from fedclade.data.federation import Client, Federation
 from fedclade.data.sources.own import natural
@@ -217,13 +217,19 @@ class DeployedEngine:
             records = parcels.records({**header, "round": round, "client": client, "brief": brief.to_json()}, arrays)
             messages[client] = Message(records, node, kind_of(task), ttl=self.post.timeout)
         for client, reply in self.post.exchange(messages):
-            answers[client] = reply if isinstance(reply, Failure) else self._read(client, reply, messages[client])
+            sent = messages[client].metadata.dst_node_id
+            answers[client] = reply if isinstance(reply, Failure) else self._read(tasks[client], sent, reply)
         return answers
 
-    def _read(self, client: str, reply: "Message", sent: "Message") -> Answer | Failure:
-        if not reply.has_error() and reply.metadata.src_node_id != sent.metadata.dst_node_id:
+    def _read(self, task: Task, node: int, reply: "Message") -> Answer | Failure:
+        if not reply.has_error() and reply.metadata.src_node_id != node:
             return Failure("refused", "another node answered in its place")
-        return read_answer(reply, self.layout)
+        answer = read_answer(reply, self.layout)
+        if isinstance(task, Predict) and isinstance(answer, Predicted):
+            wanted = len(answer.labels) if task.rows is None else len(task.rows)
+            if answer.values.ndim != 2 or len(answer.values) != wanted:
+                return Failure("bad shape", f"sent {answer.values.shape} predictions for {wanted} rows")
+        return answer
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
