@@ -7,6 +7,7 @@ are computed from the tables.
 """
 
 import argparse
+import math
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +119,8 @@ def rivals(rows: Rows) -> list[str]:
     """Who is ahead, by what is evaluated."""
     lines = []
     for key, words in (("accuracy", "the server's models"), ("own", "the clients' own last models")):
-        first, *rest = sorted(rows.values(), key=lambda row: -row[key])
+        known = [row for row in rows.values() if row[key] is not None and not math.isnan(row[key])]
+        first, *rest = sorted(known, key=lambda row: -row[key])
         near = [row["label"] for row in rest if first[key] - row[key] < 0.01]
         lines.append(
             f"By {words}: {first['label']} with {first[key]:.1%}"
