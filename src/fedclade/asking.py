@@ -219,6 +219,8 @@ class Ask:
             return Failure("refused", f"trained on {answer.n_samples or 'no'} samples")
         if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
             return Failure("not finite", "the update holds NaN or infinite numbers")
+        if not getattr(self.engine, "has_strangers", False):
+            return None
         begun = next(iter(task.candidates), self.engine.initial)
         length = float(np.linalg.norm(answer.weights.astype(np.float64)))
         if length > ABSURD * (1.0 + float(np.linalg.norm(begun.astype(np.float64)))):

@@ -258,6 +258,7 @@ def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 class PlainEngine:
     """Nodes that run a ClientApp of somebody else's."""
 
+    has_strangers = True  # what clients send may be absurd on purpose
     keeps_models = False  # a plain client has no last model of its own that could be asked for
     input_shape: tuple[int, ...] = ()
     n_classes = 0
