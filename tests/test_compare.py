@@ -55,6 +55,12 @@ def test_tables_are_written_in_words_that_can_be_pasted(finished: tuple[Path, di
     assert r"FedClust 50 \%" in to_latex(rows)
 
 
+def test_runs_made_with_other_settings_are_not_taken_for_these(finished: tuple[Path, dict[str, object]]) -> None:
+    out, plan = finished
+    with pytest.raises(FedcladeError, match=r"FedAvg.seed-0 was made with rows = 40, not 30"):
+        compare(Study.of({**plan, "settings": {**SETTINGS, "rows": 30}}), out, workers=1)
+
+
 def test_wrong_studies_are_one_line() -> None:
     with pytest.raises(FedcladeError, match="cells"):
         Study.of({"cells": []})

@@ -89,6 +89,24 @@ class PlannedRun:
     def folder(self) -> RunFolder:
         return RunFolder(self.path)
 
+    def check(self) -> None:
+        """Refuse to take a run for this one that was made with other settings."""
+        from fedclade.settings import settings_from
+
+        if not (self.path / "settings.json").is_file():
+            return
+        made = self.folder.settings["settings"]
+        wanted = settings_from(self.settings).model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
+        for name, value in wanted.items():
+            if value != made.get(name) and (name, value) != (
+                "model",
+                None,
+            ):  # None: the default, whose name is recorded
+                raise FedcladeError(
+                    f"{self.path} was made with {name} = {made.get(name)!r}, not {value!r}: "
+                    "delete it, or choose another --out"
+                )
+
 
 @dataclass
 class Comparison:
@@ -130,6 +148,8 @@ def compare(
     from fedclade.settings import cores
 
     comparison = Comparison(study, Path(out))
+    for run in study.runs(comparison.out):
+        run.check()
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
     missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished]
     for run, failure in run_all(missing, workers or cores()):
