@@ -220,7 +220,7 @@ SCALES = {
             "rounds": 12,
             "evaluate_every": 3,
             "training": {"batch_size": 32, "learning_rate": 0.1},
-            "methods": {"cfl": {"min_round": 5}},
+            "methods": {"cfl": {"min_round": 5, "eps2": 0.6}},
         },
     ),
     "full": Scale((0, 1, 2, 3, 4)),
