@@ -21,11 +21,11 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest
 
 # Real Flower processes on this machine: minutes, not seconds.
 test-flower: install
-	$(BIN)/pytest -m deployed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m deployed
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
