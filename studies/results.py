@@ -127,6 +127,16 @@ def rivals(rows: Rows) -> list[str]:
             + (f"; less than a point behind: {', '.join(near)}" if near else "")
             + f". FedAvg: {rows['FedAvg'][key]:.1%}; alone: {rows['Local'][key]:.1%}."
         )
+    unsplit = [name for name in ("HiCFL", "CFL") if rows[name]["clusters"] == 1]
+    if unsplit:
+        lines.append(
+            f"{' and '.join(unsplit)} split nothing, and so {'are' if unsplit[1:] else 'is'} FedAvg: to test a cluster they "
+            "want recent updates of (nearly) all of its members, which so few clients and rounds do not give."
+        )
+    lines.append(
+        "Methods with personal models (ClusterFL, Ditto, FedPer, LG-FedAvg) serve clients that were never drawn with what "
+        "the others left them or with the initial model, and these count too."
+    )
     return lines
 
 
