@@ -24,6 +24,8 @@ def unknown(kind: str, name: str, known: Iterable[object]) -> FedcladeError:
 
     names = sorted(str(word) for word in known)
     near = difflib.get_close_matches(name, names, n=1)
+    if near and len(names) > 40:  # too many to read: the near one must do
+        return FedcladeError(f"unknown {kind} {name!r}: did you mean {near[0]!r}?")
     hint = f"did you mean {near[0]!r}? " if near else ""
     return FedcladeError(f"unknown {kind} {name!r}: {hint}choose one of {listed(names, 40)}")
 
