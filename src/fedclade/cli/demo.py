@@ -59,6 +59,7 @@ def _in_words(shared: "Result", clustered: "Result") -> str:
 
 def _what_next(path: Path) -> str:
     commands = {
+        f"fedclade report {path}": "a page with pictures of it",
         f"fedclade show {path}": "this table again",
         "fedclade data show --data digits --split label-groups:4": "who holds which digits",
         "fedclade run --split label-groups:4 --method ifca --rounds 20 --set training.learning_rate=0.2": "by ifca",
