@@ -97,13 +97,12 @@ class PlannedRun:
             return
         made = self.folder.settings["settings"]
         wanted = settings_from(self.settings).model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
-        for name, value in wanted.items():
-            if value != made.get(name) and (name, value) != (
-                "model",
-                None,
-            ):  # None: the default, whose name is recorded
+        if wanted["model"] is None:  # the default, whose name is recorded
+            wanted["model"] = made["model"]
+        for name in wanted.keys() & made.keys():  # older runs may know fewer settings
+            if wanted[name] != made[name]:
                 raise FedcladeError(
-                    f"{self.path} was made with {name} = {made.get(name)!r}, not {value!r}: "
+                    f"{self.path} was made with {name} = {made[name]!r}, not {wanted[name]!r}: "
                     "delete it, or choose another --out"
                 )
 
