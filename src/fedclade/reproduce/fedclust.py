@@ -159,8 +159,8 @@ PAPER = Paper(
         "its numbers.",
         "It gives neither the linkage (here weighted) nor the threshold: the tree is cut into the number of clusters "
         "that it found best, and automatically. Of its grid of learning rates for single models, 0.01 is taken.",
-        "The automatic rule looks for groups of two clients on average. With fewer clients than the paper's 100 the sets "
-        "of labels are smaller than that, and it answers one.",
+        "The automatic rule looks for groups of two clients on average. With fewer clients than the paper's 100 the "
+        "sets of labels are smaller than that, and it answers one.",
     ),
     items=(
         *(
