@@ -147,3 +147,24 @@ def test_another_model_than_the_clusters_is_refused(tmp_path: Path) -> None:
     fedclade.run(planted(), method="fedclust", model="mlp", rounds=1, workers=1, out=tmp_path / "run")
     with pytest.raises(fedclade.FedcladeError, match=r"models have \d+ weights, this one \d+"):
         fedclade.place(tmp_path / "run", planted(), model="ann")
+
+
+def test_of_many_clusters_the_nearest_are_shown(tmp_path: Path) -> None:
+    federation = planted(n_clients=10)
+    method = {"name": "fedclust", "n_clusters": 10, "fraction": 1.0}
+    run = fedclade.run(federation, method=method, model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    write_clients(tmp_path / "new", federation, ["c9"])
+    result = CliRunner().invoke(app, ["place", str(run.path), "--data", f"folder:{tmp_path / 'new'}"])
+    words = next(line for line in result.output.splitlines() if line.startswith("c9")).split()
+    assert words[1] == str(run.cluster_of("c9"))
+    assert words[2:4] == [f"{words[1]}:", f"{fedclade.place(run.path, federation, save=False)['c9'].distances[9]:.4g}"]
+    assert "the nearest three of 10 clusters" in result.output
+
+
+def test_rows_of_other_classes_and_runs_that_have_not_ended_are_refused(tmp_path: Path) -> None:
+    run = fedclade.run(planted(), method="fedclust", model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    with pytest.raises(fedclade.FedcladeError, match=r"classes \(w, x, y, z\) are not the run's \(a, b, c, d\)"):
+        fedclade.place(run.path, replace(planted(), classes=("w", "x", "y", "z")))
+    (run.path / "result.json").unlink()
+    with pytest.raises(fedclade.FedcladeError, match="has not come that far"):
+        fedclade.place(run.path, planted())

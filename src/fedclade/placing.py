@@ -82,8 +82,10 @@ def place(
         raise FedcladeError(
             f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}"
         )
-    if len(newcomers.classes) != len(record["classes"]):
-        raise FedcladeError(f"the newcomers have {newcomers.n_classes} classes, the run {len(record['classes'])}")
+    if list(newcomers.classes) != record["classes"]:
+        raise FedcladeError(
+            f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
+        )
     method = method or settings.make_method()
     networks = method.networks(specs_of(spec), newcomers.names, newcomers.input_shape, len(record["classes"]))
     saved = folder.last_checkpoint()
@@ -104,6 +106,10 @@ def place(
         for one in placed.values():
             _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
+
+
+def _shortly(classes: Sequence[str]) -> str:
+    return ", ".join(map(str, classes[:5])) + (f", ... {len(classes)} in all" if len(classes) > 5 else "")
 
 
 def _check_fit(clusters: Clusters, engine: LocalEngine) -> None:

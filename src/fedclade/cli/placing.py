@@ -7,6 +7,8 @@ import typer
 from fedclade.cli import options
 from fedclade.display import make_console, make_table, share
 
+MOST_COLUMNS = 8  # a terminal is as wide as that; of more clusters only the nearest are shown
+
 
 def place(
     folder: options.RunFolderPath,
@@ -32,22 +34,24 @@ def place(
     )
     console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})
+    few = len(clusters) <= MOST_COLUMNS
+    columns = [f"to {cluster}" for cluster in clusters] if few else ["nearest", "second", "third"]
     table = make_table(
         "newcomer",
         "cluster",
-        *(f"to {cluster}" for cluster in clusters[:12]),
+        *columns,
         "accuracy",
         "personalised",
-        right=["cluster", *(f"to {cluster}" for cluster in clusters), "accuracy", "personalised"],
+        right=["cluster", *columns, "accuracy", "personalised"],
     )
     for name, one in placed.items():
-        far = [f"{one.distances[k]:.4g}" if k in one.distances else "-" for k in clusters[:12]]
+        far = {k: f"{one.distances[k]:.4g}" for k in sorted(one.distances, key=lambda k: (one.distances[k], k))}
+        cells = [far.get(k, "-") for k in clusters] if few else [f"{k}: {distance}" for k, distance in far.items()][:3]
         home = "a new one" if one.cluster is None else str(one.cluster)
-        table.add_row(name, home, *far, share(one.accuracy), share(one.accuracy_personalised))
+        table.add_row(name, home, *cells, share(one.accuracy), share(one.accuracy_personalised))
     console.print(table)
-    why = (
-        f"The columns `to N` hold the {first.measure}; the smallest decides" if clusters else first.measure.capitalize()
-    )
+    where = "columns `to N`" if few else f"next columns (the nearest three of {len(clusters)} clusters)"
+    why = f"The {where} hold the {first.measure}; the smallest decides" if clusters else first.measure.capitalize()
     if first.limit is not None:
         why += f", and whoever is beyond {first.limit:.4g} from all founds a cluster"
     console.print(f"{why}.", soft_wrap=True)
