@@ -1,13 +1,32 @@
 """`fedclade place` on a run and a folder of newcomers."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fedclade
 from fedclade.cli import app
 from planting import planted
+
+TRAINING = {"local_epochs": 3, "learning_rate": 0.1}
+ONCE = {"warmup": 1, "n_clusters": 2}
+METHODS: dict[str, dict[str, Any]] = {
+    "hicfl": {},
+    "adacfl": {},
+    "fedclust": {},
+    "fedsccs": {**ONCE, "layer": "fc3"},
+    "kcenter": ONCE,
+    "wc": ONCE,
+    "random": ONCE,
+    "fedstack": {"n_clusters": 2},
+}
 
 
 def write_clients(folder: Path, federation: fedclade.Federation, names: list[str]) -> None:
@@ -46,3 +65,106 @@ def test_newcomers_of_a_folder_find_their_cluster(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "placements" / "c7.json").is_file()
     wrong = runner.invoke(app, ["place", str(tmp_path / "run"), "--data", "folder:nowhere"])
     assert wrong.exit_code == 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.filterwarnings("ignore:.*constant activations")
+def test_every_method_places_newcomers_says_why_and_hands_out_the_model(name: str, tmp_path: Path) -> None:
+    everyone = planted(n_clients=10, rows=60)
+    early, late = (replace(everyone, clients=some) for some in (everyone.clients[:8], everyone.clients[8:]))
+    settings: dict[str, Any] = {"model": "ann" if name == "fedstack" else "mlp", "training": TRAINING, "workers": 1}
+    run = fedclade.run(early, method={"name": name, **METHODS[name]}, rounds=6, out=tmp_path / "run", **settings)
+    write_clients(tmp_path / "new", everyone, list(late.names))
+    result = CliRunner().invoke(app, ["place", str(run.path), "--data", f"folder:{tmp_path / 'new'}"])
+    assert result.exit_code == 0, result.output
+    placed = fedclade.place(run.path, late, save=False)
+    for client, mate in (("c8", "c0"), ("c9", "c1")):
+        told = json.loads((run.path / "placements" / f"{client}.json").read_text())
+        assert told["cluster"] in run.clusters
+        assert told["cluster"] == min(run.clusters, key=lambda k: told["distances"][str(k)])
+        assert told["measure"] in result.output
+        if name != "random":
+            assert told["cluster"] == run.cluster_of(mate)
+            assert told["accuracy"] > 0.9
+        # The file holds the very model that the call gives.
+        one, test = placed[client], late[client].test
+        one.model.load_state_dict(load_file(run.path / "placements" / f"{client}.safetensors"))
+        right = one.model(torch.from_numpy(late.x[test])).argmax(1).numpy() == late.y[test]
+        measured = told["accuracy"] if name == "fedstack" else told["accuracy_personalised"]
+        assert right.mean() == pytest.approx(measured) == pytest.approx(one.accuracy_personalised or one.accuracy)
+    # One row, or half of the classes, is enough to get a place.
+    client = late["c9"]
+    few = client.train[late.y[client.train] < 2]
+    odd = tuple(replace(client, name=new, train=rows) for new, rows in (("row", client.train[:1]), ("half", few)))
+    places = fedclade.place(run.path, replace(late, clients=odd), save=False)
+    assert {one.cluster for one in places.values()} <= {None, *run.clusters}
+    assert all(one.cluster is not None or one.limit is not None for one in places.values())
+    assert all(np.isfinite(list(one.distances.values())).all() for one in places.values())
+
+
+def test_one_who_is_far_from_all_founds_a_cluster_and_is_told_how_far_is_far(tmp_path: Path) -> None:
+    everyone = planted(n_clients=9, n_groups=3, rows=60)
+    known = tuple(client for client in everyone.clients if client.group != 2)
+    method = {"name": "adacfl", "epsilon": 0.5}
+    run = fedclade.run(
+        replace(everyone, clients=known),
+        method=method,
+        model="mlp",
+        rounds=3,
+        training=TRAINING,
+        workers=1,
+        out=tmp_path / "run",
+    )
+    write_clients(tmp_path / "new", everyone, ["c2"])
+    result = CliRunner().invoke(app, ["place", str(tmp_path / "run"), "--data", f"folder:{tmp_path / 'new'}"])
+    assert "a new one" in result.output
+    assert "whoever is beyond 0.5 from all founds a cluster" in result.output
+    assert json.loads((run.path / "placements" / "c2.json").read_text())["limit"] == 0.5
+
+
+def test_one_model_needs_no_distances(tmp_path: Path) -> None:
+    fedclade.run(planted(), method="fedavg", model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    write_clients(tmp_path / "new", planted(), ["c2"])
+    result = CliRunner().invoke(app, ["place", str(tmp_path / "run"), "--data", f"folder:{tmp_path / 'new'}"])
+    assert "There is one model." in result.output
+
+
+def test_newcomers_may_bring_another_architecture_where_its_last_layer_fits(tmp_path: Path) -> None:
+    federation = planted(shape=(3, 12), rows=40)
+    method = {"name": "fedstack", "n_clusters": 2, "epochs": 6}
+    fedclade.run(federation, method=method, model="ann", rounds=0, workers=1, out=tmp_path / "run")
+    write_clients(tmp_path / "new", federation, ["c2", "c3"])
+    place = ["place", str(tmp_path / "run"), "--data", f"folder:{tmp_path / 'new'}", "--model"]
+    assert CliRunner().invoke(app, [*place, "cnn1d"]).exit_code == 0
+    tensors = load_file(tmp_path / "run" / "placements" / "c2.safetensors")
+    assert {"own.conv1.weight", "cluster.head.weight"} <= set(tensors)
+    wrong = CliRunner().invoke(app, [*place, "mlp"])
+    assert wrong.exit_code == 2
+    assert "last layer of unlike size" in wrong.output
+
+
+def test_another_model_than_the_clusters_is_refused(tmp_path: Path) -> None:
+    fedclade.run(planted(), method="fedclust", model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    with pytest.raises(fedclade.FedcladeError, match=r"models have \d+ weights, this one \d+"):
+        fedclade.place(tmp_path / "run", planted(), model="ann")
+
+
+def test_of_many_clusters_the_nearest_are_shown(tmp_path: Path) -> None:
+    federation = planted(n_clients=10)
+    method = {"name": "fedclust", "n_clusters": 10, "fraction": 1.0}
+    run = fedclade.run(federation, method=method, model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    write_clients(tmp_path / "new", federation, ["c9"])
+    result = CliRunner().invoke(app, ["place", str(run.path), "--data", f"folder:{tmp_path / 'new'}"])
+    words = next(line for line in result.output.splitlines() if line.startswith("c9")).split()
+    assert words[1] == str(run.cluster_of("c9"))
+    assert words[2:4] == [f"{words[1]}:", f"{fedclade.place(run.path, federation, save=False)['c9'].distances[9]:.4g}"]
+    assert "the nearest three of 10 clusters" in result.output
+
+
+def test_rows_of_other_classes_and_runs_that_have_not_ended_are_refused(tmp_path: Path) -> None:
+    run = fedclade.run(planted(), method="fedclust", model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    with pytest.raises(fedclade.FedcladeError, match=r"classes \(w, x, y, z\) are not the run's \(a, b, c, d\)"):
+        fedclade.place(run.path, replace(planted(), classes=("w", "x", "y", "z")))
+    (run.path / "result.json").unlink()
+    with pytest.raises(fedclade.FedcladeError, match="has not come that far"):
+        fedclade.place(run.path, planted())

@@ -2,7 +2,7 @@
 
 import functools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ class Placed:
     cluster: int | None  # None: it fits no cluster and would found its own
     distances: Mapping[int, float]  # to every cluster
     measure: str  # what the distances are
+    limit: float | None  # who is farther than this from every cluster founds its own (None: nobody does)
     accuracy: float | None  # of the cluster's model on the newcomer's test rows
     accuracy_personalised: float | None  # after some epochs on the newcomer's own rows
     weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
@@ -55,15 +56,16 @@ def place(
     clients: int | None = None,
     personalise: int = 5,
     data_dir: Path | str | None = None,
-    model: "str | Callable[..., nn.Module] | None" = None,
+    model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
     save: bool = True,
 ) -> dict[str, Placed]:
     """Place new clients in the clusters of a run that has ended.
 
     `data` are the newcomers, in any form that a run takes. Each gets its cluster's model and trains it for
-    `personalise` epochs on its own rows (0: it takes the model as it is). With `save`, the outcome and the models are
-    kept in the run folder, under `placements/`.
+    `personalise` epochs on its own rows (0: it takes the model as it is). `model` is needed where the run was given its
+    model in Python, and where newcomers choose their own (FedStack). With `save`, the outcome and the models are kept
+    in the run folder, under `placements/`.
     """
     folder = RunFolder.open(path)
     record, result = folder.settings, Result(folder)
@@ -80,8 +82,10 @@ def place(
         raise FedcladeError(
             f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}"
         )
-    if len(newcomers.classes) != len(record["classes"]):
-        raise FedcladeError(f"the newcomers have {newcomers.n_classes} classes, the run {len(record['classes'])}")
+    if list(newcomers.classes) != record["classes"]:
+        raise FedcladeError(
+            f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
+        )
     method = method or settings.make_method()
     networks = method.networks(specs_of(spec), newcomers.names, newcomers.input_shape, len(record["classes"]))
     saved = folder.last_checkpoint()
@@ -94,6 +98,7 @@ def place(
             newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory), workers=1
         )
         try:
+            _check_fit(clusters, engine)
             placed = _placed(method, clusters, engine, saved[0], personalise)
         finally:
             engine.close()
@@ -101,6 +106,19 @@ def place(
         for one in placed.values():
             _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
+
+
+def _shortly(classes: Sequence[str]) -> str:
+    return ", ".join(map(str, classes[:5])) + (f", ... {len(classes)} in all" if len(classes) > 5 else "")
+
+
+def _check_fit(clusters: Clusters, engine: LocalEngine) -> None:
+    held = {len(weights) for weights in clusters.models.values()}
+    if held != {engine.layout.size}:
+        raise FedcladeError(
+            f"the clusters' models have {held.pop()} weights, this one {engine.layout.size}: leave `model` out, "
+            "or give the one of the run"
+        )
 
 
 def _placed(
@@ -148,6 +166,7 @@ def _placed(
             placement.cluster,
             placement.distances,
             placement.measure,
+            placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
             served[client].accuracy if client in served else None,
             own[client].accuracy if client in own else None,
             trained[client].weights if client in trained else starts[client],
@@ -174,6 +193,7 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "cluster": placed.cluster,
         "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
         "measure": placed.measure,
+        "limit": placed.limit,
         "accuracy": placed.accuracy,
         "accuracy_personalised": placed.accuracy_personalised,
     }

@@ -172,6 +172,27 @@ def test_few_equal_and_absent_clients(name: str) -> None:
     assert len(Session(named(name, warmup=1, n_clusters=2), nobody).go(3)) == 2
 
 
+@pytest.mark.parametrize("name", ["fedsccs", "kcenter", "wc", "random"])
+def test_a_thousand_clients(name: str) -> None:
+    noise = np.random.default_rng(0).normal(size=(1000, 2)) / 10
+    heads = {f"c{k:03d}": (3 * (k % 2) + noise[k, 0], 10 * (k % 2 == 0) + noise[k, 1]) for k in range(1000)}
+    engine = scripted(heads)
+    session = Session(named(name, warmup=1, n_clusters=2 if name == "random" else "auto", selection="random"), engine)
+    found = session.go(3)
+    assert len(session.records["selection"]["chosen"]) == len(found) == 2
+    if name != "random":
+        assert parts(found) == {frozenset(list(heads)[0::2]), frozenset(list(heads)[1::2])}
+
+
+@pytest.mark.parametrize("clients", [24, 300, 1000, 3000])
+def test_the_probe_does_not_outgrow_the_memory(clients: int) -> None:
+    """100 rows of each client, as in the paper, until all models' outputs together would be too many."""
+    engine = scripted({f"c{k}": (k, 0) for k in range(clients)})
+    session = Session(FedSCCS(probe="synthetic"), engine)
+    rows = len(session.method.probe_set(session.roster, session.ask))  # type: ignore[attr-defined]
+    assert rows == {24: 2400, 300: 3300, 1000: 1000, 3000: 3000}[clients]
+
+
 @pytest.mark.parametrize(("name", "settings"), [("fedsccs", {"layer": "fc3"}), ("kcenter", {}), ("wc", {})])
 def test_planted_groups_are_found_and_joined(name: str, settings: dict[str, str], tmp_path: Path) -> None:
     """These groups call the same things by other names. CKA does not see names, but how features turn with them."""

@@ -62,6 +62,23 @@ def test_words_hold_the_numbers_of_the_run(runs: dict[str, Path]) -> None:
     assert f"cut into {len(result.clusters)} clusters" in sections["0/dendrogram"].words
 
 
+def test_stacked_models_have_scores_by_class_and_cluster(runs: dict[str, Path]) -> None:
+    section, run = sections_of([read_run(runs["fedstack"])])["0/stacking"], fedclade.load(runs["fedstack"])
+    header, *rows = section.table
+    assert header == ["cluster", "class", "test rows", "precision", "recall", "F1"]
+    for part in run.folder.records()[6, "stacking"]["clusters"]:
+        whole, *single = [row for row in rows if row[0] == str(part["number"])]
+        scores = part["cluster"]
+        assert whole[1:] == [
+            "all",
+            str(scores["confusion"].sum()),
+            *(percent(scores[n]) for n in ("precision", "recall", "f1")),
+        ]
+        assert whole[4] == percent(scores["balanced_accuracy"])
+        assert [row[1] for row in single] == [str(label) for label in scores["by_class"]["class"]]  # digits
+        assert [row[5] for row in single] == [percent(value) for value in scores["by_class"]["f1"]]
+
+
 def test_both_evaluation_modes_are_in_every_picture_of_accuracy(runs: dict[str, Path]) -> None:
     sections = sections_of(read_runs([runs["hicfl"]]))
     for key in ("accuracy", "traffic"):

@@ -110,6 +110,14 @@ def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
     assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
 
 
+def test_the_sweep_of_fedclust_goes_from_one_cluster_to_everybody_alone(out: Path) -> None:
+    lines = reproduce("fedclust/fig4", "smoke", out, workers=1).lines
+    assert [line.ours["clusters"] for line in lines] == [[1], [2], [4], [8], [16], [32], [40]]
+    thresholds = [line.ours["threshold from"][0] for line in lines]
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert thresholds[-1] == 0
+
+
 def test_the_page_of_all_items_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "reproduce.md"
     assert page.read_text() == as_markdown(), "make it again: fedclade reproduce list --markdown > docs/reproduce.md"

@@ -7,6 +7,8 @@ import typer
 from fedclade.cli import options
 from fedclade.display import make_console, make_table, share
 
+MOST_COLUMNS = 8  # a terminal is as wide as that; of more clusters only the nearest are shown
+
 
 def place(
     folder: options.RunFolderPath,
@@ -18,28 +20,39 @@ def place(
     personalise: Annotated[
         int, typer.Option("--personalise", min=0, help="Epochs that a newcomer trains its cluster's model. 0: none.")
     ] = 5,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="What newcomers train, where they may choose (fedstack).  [the run's, by turns]"),
+    ] = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Say which cluster new clients join, and why, and give each that cluster's model."""
     from fedclade.placing import place as place_newcomers
 
-    placed = place_newcomers(folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir)
-    console = make_console()
-    measure = next(iter(placed.values())).measure
+    placed = place_newcomers(
+        folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model
+    )
+    console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})
+    few = len(clusters) <= MOST_COLUMNS
+    columns = [f"to {cluster}" for cluster in clusters] if few else ["nearest", "second", "third"]
     table = make_table(
         "newcomer",
         "cluster",
-        *(f"to {cluster}" for cluster in clusters[:12]),
+        *columns,
         "accuracy",
         "personalised",
-        right=["cluster", *(f"to {cluster}" for cluster in clusters), "accuracy", "personalised"],
+        right=["cluster", *columns, "accuracy", "personalised"],
     )
     for name, one in placed.items():
-        far = [f"{one.distances[k]:.4g}" if k in one.distances else "-" for k in clusters[:12]]
+        far = {k: f"{one.distances[k]:.4g}" for k in sorted(one.distances, key=lambda k: (one.distances[k], k))}
+        cells = [far.get(k, "-") for k in clusters] if few else [f"{k}: {distance}" for k, distance in far.items()][:3]
         home = "a new one" if one.cluster is None else str(one.cluster)
-        table.add_row(name, home, *far, share(one.accuracy), share(one.accuracy_personalised))
+        table.add_row(name, home, *cells, share(one.accuracy), share(one.accuracy_personalised))
     console.print(table)
-    if clusters:
-        console.print(f"The columns `to N` hold the {measure}; the smallest decides.", soft_wrap=True)
+    where = "columns `to N`" if few else f"next columns (the nearest three of {len(clusters)} clusters)"
+    why = f"The {where} hold the {first.measure}; the smallest decides" if clusters else first.measure.capitalize()
+    if first.limit is not None:
+        why += f", and whoever is beyond {first.limit:.4g} from all founds a cluster"
+    console.print(f"{why}.", soft_wrap=True)
     console.print(f"The models and this table lie in {folder / 'placements'}", soft_wrap=True)

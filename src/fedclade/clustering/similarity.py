@@ -120,14 +120,17 @@ def cka_matrix(activations: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     centred = [_centred_or_zero(np.asarray(layer, dtype=np.float64)) for layer in activations]
     starts = np.cumsum([0] + [layer.shape[1] for layer in centred[:-1]])
     stacked = np.hstack(centred)
-    shared = np.array([np.add.reduceat(((layer.T @ stacked) ** 2).sum(axis=0), starts) for layer in centred])
+    shared = np.zeros((len(centred), len(centred)))
+    for i, layer in enumerate(centred):  # half of the matrix is enough
+        products = ((layer.T @ stacked[:, starts[i] :]) ** 2).sum(axis=0)
+        shared[i, i:] = shared[i:, i] = np.add.reduceat(products, starts[i:] - starts[i])
     own = np.sqrt(np.diag(shared))
     if (own == 0).any():
         warnings.warn(f"client {int(np.argmax(own == 0))} has constant activations: its CKA is set to 0", stacklevel=2)
     own = np.where(own > 0, own, 1.0)
     similarity = np.clip(shared / own[:, None] / own, 0.0, 1.0)
     np.fill_diagonal(similarity, 1.0)
-    return (similarity + similarity.T) / 2
+    return similarity
 
 
 def _centred_or_zero(layer: np.ndarray) -> np.ndarray:

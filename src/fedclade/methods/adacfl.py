@@ -107,7 +107,8 @@ class AdaCFL(Method):
         for client, answer in trained.items():
             far = {k: float(np.linalg.norm(answer.weights - centre)) for k, centre in centres.items()}
             near = nearest(far)
-            placements[client] = Placement(near if far[near] <= epsilon else None, far, "distance of partial weights")
+            home = near if far[near] <= epsilon else None
+            placements[client] = Placement(home, far, "distance of partial weights", epsilon)
         return placements
 
     def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:

@@ -133,6 +133,7 @@ class Placement:
     cluster: int | None  # None: it fits none of them and gets a cluster of its own
     distances: Mapping[int, float]  # to every cluster, the nearest has the smallest
     measure: str  # what the distances are: "training loss", "distance of last layers", ...
+    limit: float | None = None  # who is farther than this from every cluster gets one of its own
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,12 @@ class FedStack(Method):
         answers = self.predictions(trained.clients, roster, ask, "place") if self.signature == "predictions" else {}
         placements = {}
         for client, vector in self.signatures(trained, answers).items():
-            unit = directions(vector)
-            far = {k: float(np.linalg.norm(unit - centre)) for k, centre in clusters.notes["centres"].items()}
+            unit, centres = directions(vector), clusters.notes["centres"]
+            if any(len(centre) != len(unit) for centre in centres.values()):
+                raise FedcladeError(
+                    f"client {client!r} has a last layer of unlike size: choose a model whose last layer is the run's"
+                )
+            far = {k: float(np.linalg.norm(unit - centre)) for k, centre in centres.items()}
             placements[client] = Placement(nearest(far) if unit.any() else None, far, "distance of directions")
         return placements
 

@@ -12,7 +12,8 @@ from fedclade.clients.tasks import Describe, Predict
 from fedclade.errors import FedcladeError, listed
 from fedclade.methods.base import Method, Roster
 
-MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then, and each model's outputs on them take memory
+MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then
+MOST_OUTPUTS = 1_000_000  # of all models on all probe rows: these are in memory at once
 KEPT_ROWS = 1000  # on which models will be compared later: these stay in every checkpoint
 
 
@@ -34,7 +35,8 @@ class Probing(Method):
     def probe_set(self, roster: Roster, ask: Ask) -> np.ndarray:
         """The rows on which all models answer."""
         random = roster.random("probe")
-        each = max(1, min(self.probe_rows, MOST_PROBE_ROWS // len(roster.clients)))
+        most = min(MOST_PROBE_ROWS, max(MOST_OUTPUTS // len(roster.clients), KEPT_ROWS))
+        each = max(1, min(self.probe_rows, most // len(roster.clients)))
         if self.probe == "rows":
             told = ask(Describe("rows", {"n": each, "labels": False}), to=roster.clients, phase="probe")
             if not len(told):
@@ -42,7 +44,7 @@ class Probing(Method):
             return np.concatenate([answer.values["rows"] for answer in told.values()])
         if self.probe_file is not None:
             rows = public_rows(self.probe_file, roster.input_shape)
-            return rows[np.sort(random.permutation(len(rows))[:MOST_PROBE_ROWS])]
+            return rows[np.sort(random.permutation(len(rows))[:most])]
         shape = (each * len(roster.clients), *roster.input_shape)
         noise = random.normal(size=shape) if self.synthetic == "normal" else random.uniform(size=shape)
         return noise.astype(np.float32)

@@ -259,9 +259,28 @@ def stacking(run: Run) -> Section | None:
         for place, (which, name) in enumerate(names.items())
     ]
     final = ", ".join(f"{name} {percent(kept[max(kept)][which]['accuracy'])}" for which, name in names.items())
-    words = f"Over all test rows after round {max(kept)}: {final}."
+    words = (
+        f"Over all test rows after round {max(kept)}: {final}. The table holds the scores of each cluster's stacked "
+        "model on its members' test rows; over all classes they are means, that of recall is the balanced accuracy."
+    )
     figure = make_figure(traces, 360, xaxis=ROUND_AXIS, yaxis=share_axis("accuracy"), legend=LEGEND_BELOW)
-    return Section("stacking", "What stacking adds", words, [View(figure)])
+    table = _scores(run.kept("stacking")[max(kept)]["clusters"], run.record["classes"])
+    return Section("stacking", "What stacking adds", words, [View(figure)], table, folded=len(table) > 20)
+
+
+def _scores(parts: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> list[list[str]]:
+    """A row for each cluster, and one for each class that its members are tested on."""
+    rows = [["cluster", "class", "test rows", "precision", "recall", "F1"]]
+    for part in parts:
+        if "cluster" not in part:  # none of its members answered
+            continue
+        seen, by_class = part["cluster"], part["cluster"]["by_class"]
+        means = [percent(seen[name]) for name in ("precision", "recall", "f1")]
+        rows.append([str(part["number"]), "all", str(int(np.sum(by_class["rows"]))), *means])
+        for place, label in enumerate(by_class["class"]):
+            single = [percent(float(by_class[name][place])) for name in ("precision", "recall", "f1")]
+            rows.append([str(part["number"]), str(classes[int(label)]), str(int(by_class["rows"][place])), *single])
+    return rows
 
 
 def _from_zero(name: str) -> dict[str, Any]:

@@ -126,6 +126,15 @@ def agreement(run: Finished) -> float | None:
     return run.result["clusters"]["ari"]
 
 
+def threshold(run: Finished) -> float | None:
+    """The lowest threshold at which the tree of clients falls into as many clusters as the run has."""
+    from fedclade.clustering.hierarchy import Tree, sweep
+
+    kept = run.last("dendrogram")
+    cuts = sweep(Tree(np.asarray(kept["merges"]), kept["linkage"]))
+    return next((cut.threshold for cut in cuts if cut.n_clusters == run.result["clusters"]["found"]), None)
+
+
 def settled(run: Finished) -> float | None:
     """The last round in which the clusters changed."""
     from fedclade.compare import last_change
