@@ -70,6 +70,18 @@ def test_all_algorithms_find_planted_groups(algorithm: str) -> None:
     assert result.summary["clusters"]["ari"] == 1
 
 
+def test_the_rule_that_all_methods_share_counts_too() -> None:
+    result = run(planted(n_clients=10, rows=40), rounds=0, n_clusters="auto", bic="sklearn-full")
+    assert result.summary["clusters"]["ari"] == 1
+    assert record(result, "bic")["chosen"] == 2 != 1 + np.argmin(record(result, "bic")["bic"])
+
+
+def test_random_groups_show_what_grouping_as_such_is_worth() -> None:
+    result = run(planted(n_clients=10, rows=40), algorithm="random", n_clusters=3)
+    assert result.summary["clusters"]["found"] == 3
+    assert result.summary["clusters"]["ari"] < 0.5
+
+
 def test_bic_by_hand() -> None:
     corners = np.array([[0.0, 0], [0, 1], [10, 0], [10, 1], [10, 0.5]])
     assert FedStack(most_clusters=3).bic_curve(corners[:4])[:2] == pytest.approx([47.4488, 21.4756], abs=5e-5)
@@ -82,9 +94,9 @@ def test_a_last_layer_of_zeros_is_a_cluster_of_its_own() -> None:
         def record(self, name: str, **values: Any) -> None: ...
 
     heads = {f"c{k}": np.array([1.0, k % 2, 0]) for k in range(6)} | {"nobody": np.zeros(3)}
-    labels = FedStack(n_clusters=2).grouped(heads, Book())  # type: ignore[arg-type]
+    labels = FedStack(n_clusters=2).grouped(heads, None, Book())  # type: ignore[arg-type]
     assert labels.tolist() == [0, 1, 0, 1, 0, 1, 2]
-    assert FedStack().grouped({"a": np.zeros(2), "b": np.zeros(2)}, Book()).tolist() == [0, 1]  # type: ignore[arg-type]
+    assert FedStack().grouped({"a": np.zeros(2), "b": np.zeros(2)}, None, Book()).tolist() == [0, 1]  # type: ignore[arg-type]
 
 
 # --- architectures ----------------------------------------------------------------------------------------------------

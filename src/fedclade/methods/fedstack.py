@@ -22,6 +22,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import OWN, Evaluate, Predict, Predicted, Train, Training
+from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
@@ -35,6 +36,7 @@ ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are
 STACK_TRAINING = Training(batch_size=64, momentum=0.9, schedule="cyclic")
 
 Count = Annotated[int, Field(ge=1)]
+Algorithm = Literal["kmeans", "agglomerative", "gaussian-mixture", "random"]
 Criterion = Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"]
 Stack = Mapping[str, Mapping[str, np.ndarray]]  # what each client sent: `values` (rows, classes) and their `labels`
 
@@ -50,8 +52,8 @@ class FedStack(Method):
 
     epochs: Count = 20  # of local training before anything is sent
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
-    algorithm: Literal["kmeans", "agglomerative", "gaussian-mixture"] = "kmeans"  # that groups their directions
-    n_clusters: Count | None = None  # None: where the BIC is lowest
+    algorithm: Algorithm = "kmeans"  # that groups their directions; "random" shows what grouping as such is worth
+    n_clusters: Count | Literal["auto"] | None = None  # None: where the BIC is lowest; "auto": by the rule all share
     bic: Criterion = "pooled"  # one variance for all clusters; with variances of their own k comes out too low or high
     most_clusters: Count = 10  # that the BIC looks at
     stack_model: str = "correction"  # a small network that corrects what clients predict; or one of `fedclade models`
@@ -89,7 +91,7 @@ class FedStack(Method):
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:
             raise FedcladeError("no client answered the clustering round: mend the clients and run again")
-        labels = self.grouped(signatures, ask)
+        labels = self.grouped(signatures, roster, ask)
         clusters = Clusters.from_labels(list(signatures), labels, roster.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
         centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
@@ -157,9 +159,9 @@ class FedStack(Method):
 
     # What the server makes of it
 
-    def grouped(self, signatures: Mapping[str, np.ndarray], ask: Ask) -> np.ndarray:
+    def grouped(self, signatures: Mapping[str, np.ndarray], roster: Roster, ask: Ask) -> np.ndarray:
         """Clusters of directions; a client without one (all zeros) is alone, beside the others."""
-        from fedclade.clustering.centers import cluster_rows  # takes a second, which other methods need not wait
+        from fedclade.clustering.centers import cluster_rows, random_labels  # take a second to load
 
         rows, clients = np.stack(list(signatures.values())), list(signatures)
         known = informative(rows)
@@ -169,8 +171,14 @@ class FedStack(Method):
         if not known.any():
             return np.arange(len(rows))
         curve = self.bic_curve(directions(rows[known]))
-        number = min(self.n_clusters or int(np.argmin(curve)) + 1, int(known.sum()))
+        wanted = self.n_clusters or int(np.argmin(curve)) + 1
+        if wanted == "auto":
+            close, _ = agglomerate(distances[np.ix_(known, known)], "average", metric="cosine", threshold="auto")
+            wanted = int(close.max()) + 1
+        number = min(wanted, int(known.sum()))
         ask.record("bic", k=list(range(1, len(curve) + 1)), bic=curve, chosen=number, rule=self.bic)
+        if self.algorithm == "random":
+            return random_labels(len(rows), number, roster.random("clusters"))
         return cluster_rows(rows, number, "gmm" if self.algorithm == "gaussian-mixture" else self.algorithm)
 
     def bic_curve(self, rows: np.ndarray) -> np.ndarray:
