@@ -1,10 +1,11 @@
 """What holds for every method that makes clusters of what clients train, whatever they send and whoever is absent."""
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedclade.methods import METHODS, Method
+from fedclade.methods import METHODS, Clusters, Method
 from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.cfl import CFL
 from fedclade.methods.hicfl import HiCFL
@@ -57,6 +58,17 @@ def grouped(method: Method, names: list[str], script: Script, rounds: int = 9) -
     clusters = play.go(rounds)
     assert all(np.isfinite(model).all() for model in clusters.models.values())
     return {frozenset(int(name.rpartition("-")[2]) for name in part) for part in play.parts}
+
+
+@pytest.mark.parametrize("members", [("ab", "bc"), ("aa", "bc"), ("abc", ""), ("ab",), ("ab", "cd")])
+def test_what_is_not_a_partition_is_never_let_through(members: tuple[str, ...]) -> None:
+    model = np.zeros(1, np.float32)
+    right = Clusters({0: ("b",), 3: ("c", "a")}, {0: model, 1: model, 3: model})  # 1 is closed, its model is kept
+    assert right.check("abc") is right
+    with pytest.raises(AssertionError, match="disjoint"):
+        Clusters({k: tuple(part) for k, part in enumerate(members)}, {0: model, 1: model}).check("abc")
+    with pytest.raises(AssertionError, match="a model each"):
+        Clusters({0: tuple("abc")}, {1: model}).check("abc")
 
 
 @few
