@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
-def run(federation: Federation, rounds: int = 7, **settings: object) -> fedclade.Result:
+def run(federation: Federation, rounds: int = 7, events: Any = (), **settings: object) -> fedclade.Result:
     method = {"name": "hicfl", **settings}
-    return fedclade.run(federation, method=method, model="mlp", rounds=rounds, seed=1, workers=1, training=TRAINING)
+    how = {"model": "mlp", "rounds": rounds, "events": events, "seed": 1, "workers": 1, "training": TRAINING}
+    return fedclade.run(federation, method=method, **how)
 
 
 def found(result: fedclade.Result) -> set[frozenset[str]]:
@@ -334,6 +336,17 @@ def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
         assert placed[client.name].cluster == result.cluster_of(fellows[0])
         assert min(placed[client.name].distances.values()) == 0
         assert set(placed[client.name].distances) == set(result.clusters)
+
+
+def test_clusters_follow_those_who_come_go_and_change() -> None:
+    federation = planted(n_clients=12, rows=60)
+    events = [{"round": 5, "join": 2}, {"round": 6, "leave": ["c0"]}, {"round": 7, "drift": ["c2", "c3"]}]
+    for rule in ({}, {"rule": "paper", "epsilon": 2.5}):
+        result = run(federation, rounds=8, events=events, **rule)
+        assert result.summary["clusters"] == {"found": 2, "ari": 1.0, "nmi": 1.0}
+        assert [branch["round"] for branch in result.tree] == [3]
+        assert result.cluster_of("c2") == result.cluster_of("c1")  # it has c3's rows now
+        assert result.cluster_of("c10") == result.cluster_of("c4")
 
 
 def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:

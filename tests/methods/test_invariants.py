@@ -103,3 +103,16 @@ def test_the_length_of_updates_does_not_matter(
 ) -> None:
     method, names = BY_DIRECTION[name], [f"c-{number}" for number in range(n_clients)]
     assert grouped(method, names, sending(seed, n_groups, scale)) == grouped(method, names, sending(seed, n_groups))
+
+
+@pytest.mark.parametrize("name", ["hicfl", "hicfl by the paper", "cfl", "adacfl"])
+def test_a_thousand_clients(name: str) -> None:
+    names = [f"c-{number}" for number in range(1000)]
+    parts = grouped(BY_DIRECTION[name], names, sending(5, 3), rounds=3)
+    hidden = {frozenset(range(group, 1000, 3)) for group in range(3)}
+    if name == "cfl":  # without a gate it goes on splitting, but mixes nobody
+        assert all(any(part <= group for group in hidden) for part in parts)
+    elif name == "hicfl by the paper":  # the sign of one cosine is a coarse knife
+        assert len(parts) > 1
+    else:
+        assert parts == hidden
