@@ -37,14 +37,18 @@ class Calendar:
     def of(cls, clients: Sequence[str], events: Iterable[Event]) -> "Calendar":
         """Number the events' clients off: joiners from the end, leavers from the start, drifters from everywhere."""
         ordered = sorted(events, key=lambda event: event.round)
-        absent: list[str] = []
+        by_name = {name for event in ordered for name in _names(event.join)}
+        free, named = [name for name in reversed(clients) if name not in by_name], []
         for event in ordered:
-            count = event.join if isinstance(event.join, int) else 0
-            absent += [name for name in reversed(clients) if name not in absent][:count]
-        named, waiting = [], list(absent)
-        for event in ordered:
-            names = event.join if not isinstance(event.join, int) else [waiting.pop(0) for _ in range(event.join)]
-            named.append(event.model_copy(update={"join": tuple(names)}))
+            if isinstance(event.join, int):
+                if event.join > len(free):
+                    raise FedcladeError(
+                        f"the event of round {event.round} lets {event.join} join, of whom only "
+                        f"{len(free)} are left: let fewer join"
+                    )
+                joins, free = tuple(free[: event.join]), free[event.join :]
+                event = event.model_copy(update={"join": joins})
+            named.append(event)
         calendar = cls(tuple(clients), tuple(named))
         for place, event in enumerate(named):
             here = [name for name in calendar.present(event.round - 1) if name not in _names(event.join)]
@@ -72,6 +76,11 @@ class Calendar:
                     raise FedcladeError(
                         f"the event of round {event.round} names {name!r}, who is not there at that time"
                     )
+            if (circle := _names(event.drift)) and len(set(circle)) < max(len(circle), 2):
+                raise FedcladeError(
+                    f"the event of round {event.round} lets {', '.join(circle)} drift: rows are passed on in a circle, "
+                    "so name two clients or more, each once"
+                )
             if not self.present(event.round):
                 raise FedcladeError(f"after the event of round {event.round} no client is left: let fewer leave")
         if not self.present(0):

@@ -1,12 +1,13 @@
-"""AdaCFL's pre-clusters: the oracle O9 and the three readings of a 10 % gap."""
+"""AdaCFL's pre-clusters: the two numbers that clients send (oracle O9) and the readings of a 10 % gap."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedclade.clients.describe import describe
 from fedclade.clustering.labels import in_order
-from fedclade.clustering.preclusters import class_count, label_entropy, preclusters
+from fedclade.clustering.preclusters import preclusters
 from fedclade.errors import FedcladeError
 
 
@@ -16,20 +17,16 @@ from fedclade.errors import FedcladeError
         ([5, 5], 1.0),
         ([8, 2], 0.72192809),
         ([0, 7, 0], 0.0),
-        ([0.8 * 90] + [2] * 9, 1.35591310),
-        ([0.5 * 90] + [5] * 9, 2.58496250),
+        ([72] + [2] * 9, 1.35591310),
+        ([45] + [5] * 9, 2.58496250),
         ([3] * 10, 3.32192809),
-        ([0, 0], 0.0),
     ],
 )
-def test_entropy_by_hand(counts, entropy):
-    assert label_entropy(np.array(counts)) == pytest.approx(entropy, abs=1e-8)
-
-
-def test_statistics_of_many_clients_at_once():
-    counts = np.array([[5, 5, 0], [9, 0, 0]])
-    assert class_count(counts).tolist() == [2, 1]
-    assert label_entropy(counts).tolist() == [1.0, 0.0]
+def test_what_clients_tell_by_hand(counts, entropy):
+    y = np.repeat(np.arange(len(counts)), counts)
+    told = describe("class-entropy", {}, np.zeros((len(y), 1)), y, len(counts), np.random.default_rng(0))
+    assert told["entropy"] == pytest.approx(entropy, abs=1e-6)  # it travels as a float32
+    assert told["n_classes"] == np.count_nonzero(counts)
 
 
 def test_a_gap_is_measured_from_the_smallest_of_the_group():

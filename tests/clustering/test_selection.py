@@ -20,12 +20,6 @@ def test_count_of_the_worst_half():
     assert [worst_half_count(size) for size in (1, 2, 3, 5)] == [1, 1, 1, 2]
 
 
-def test_uplink_shares_of_fedsccs():
-    before, rounds, clients = 10, 100, 24
-    for selected, share in ((10, 0.475), (14, 0.625)):
-        assert (before * clients + (rounds - before) * selected) / (rounds * clients) == share
-
-
 def test_selections():
     accuracy = np.array([0.9, 0.5, 0.5, 0.7, 0.5])
     assert everyone(MEMBERS).tolist() == [2, 4, 5, 7, 9]

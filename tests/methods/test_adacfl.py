@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
+from scripted import TRAINING, TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
+import fedclade
 from fedclade.clustering.hierarchy import LINKAGES, cut, linkage_tree
 from fedclade.clustering.labels import in_order
 from fedclade.errors import FedcladeError
@@ -172,6 +173,18 @@ def test_newcomers_go_home_or_found_a_cluster() -> None:
     assert strict.place(clusters, ["home"], 3)["home"].cluster is None
 
 
+def test_a_stranger_founds_a_cluster_even_where_there_was_one_only() -> None:
+    places = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 4.0, "near": 4.4, "far": 5.0}
+    session = Session(AdaCFL(), scripted(places))
+    clusters = session.go(1, without=["near", "far"])
+    assert len(clusters) == 1
+    assert clusters.notes["threshold"] == pytest.approx(2.5)  # from a and b to the others, on average
+    found = session.place(clusters, ["near", "far"], 2)
+    assert (found["near"].cluster, found["far"].cluster) == (0, None)
+    alone = Session(AdaCFL(), scripted({"a": 0.0, "far": 9.0}))
+    assert alone.place(alone.go(1, without=["far"]), ["far"], 2)["far"].cluster == 0  # one client says nothing of far
+
+
 def test_what_newcomers_are_compared_with() -> None:
     session = Session(AdaCFL(threshold=1, newcomers="current"), scripted({**GROUPS, "e": 0.3}))
     clusters = session.go(1, without=["e"])
@@ -193,6 +206,22 @@ def test_planted_groups_are_found_and_joined(tmp_path: Path) -> None:
     joined = session.settle(clusters, ["c6", "c7"], 3).cluster_of
     assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
     engine.close()
+
+
+def test_clusters_follow_those_who_come_go_and_change() -> None:
+    """A third group comes later and founds its cluster, one client leaves, and two swap their rows."""
+    federation = planted(n_clients=12, n_groups=3, rows=60)
+    third = [name for name, group in federation.groups.items() if group == 2]
+    events = [{"round": 3, "join": third}, {"round": 4, "leave": ["c0"]}, {"round": 5, "drift": ["c3", "c4"]}]
+    method = {"name": "adacfl", "threshold": 0.7, "epsilon": 0.7}
+    result = fedclade.run(
+        federation, method=method, model="mlp", rounds=6, training=TRAINING, events=events, workers=1, seed=1
+    )
+    sizes = {round: len(set(rows["cluster"])) for round, rows in result.history.groupby("round")}
+    assert [sizes[round] for round in range(1, 4)] == [2, 2, 3]
+    assert result.summary["clusters"] == {"found": 3, "ari": 1.0, "nmi": 1.0}
+    assert result.cluster_of("c3") == result.cluster_of("c1")
+    assert "c0" not in [client for part in result.clusters.values() for client in part]
 
 
 def test_label_groups_are_found_without_a_number_whoever_comes_or_changes(tmp_path: Path) -> None:

@@ -152,7 +152,12 @@ def test_uplink_of_the_paper() -> None:
     session = Session(RandomClusters(selection="random"), engine)
     session.go(100)
     assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.475)
-    assert pytest.approx(0.625) == (10 * 24 + 90 * 14) / (100 * 24)
+    sizes = [1, 1, 1, 1, 2, 2, 4, 4, 4, 4]  # the worst half of each, at least one: 14
+    places = [(100 * group, member) for group, size in enumerate(sizes) for member in range(size)]
+    engine = scripted({f"c{n}": place for n, place in enumerate(places)}, Judged)
+    session = Session(KCenter(selection="power-of-choice"), engine)
+    session.go(100)
+    assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.625)
 
 
 @pytest.mark.parametrize("name", ["fedsccs", "kcenter", "wc", "random"])

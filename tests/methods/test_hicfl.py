@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
-def run(federation: Federation, rounds: int = 7, **settings: object) -> fedclade.Result:
+def run(federation: Federation, rounds: int = 7, events: Any = (), **settings: object) -> fedclade.Result:
     method = {"name": "hicfl", **settings}
-    return fedclade.run(federation, method=method, model="mlp", rounds=rounds, seed=1, workers=1, training=TRAINING)
+    how = {"model": "mlp", "rounds": rounds, "events": events, "seed": 1, "workers": 1, "training": TRAINING}
+    return fedclade.run(federation, method=method, **how)
 
 
 def found(result: fedclade.Result) -> set[frozenset[str]]:
@@ -160,6 +162,31 @@ def test_plateau_after_patience() -> None:
     assert len(patient.clusters) == 1
     patient.go(3)
     assert patient.parts == parts_of("ab", "cd")
+    assert patient.clusters.tree[0]["rule"] == "plateau"
+
+
+def test_other_stop_rules() -> None:
+    """By norms, a cluster is split only while its mean update is short and some are long; by the window, while
+    the two still change."""
+    script = lambda client, round: (2, 0) if client in "ab" else (-2, 0.1)  # noqa: E731
+    for settings, splits in [({}, True), ({"eps2": 2.5}, False), ({"eps1": 0.01}, False)]:
+        play = Play(HiCFL(**PAPER, stop="norms", **settings), "abcd", script)
+        play.go(3)
+        assert (len(play.clusters) == 2) is splits
+    growing = lambda client, round: (1.1**round, 0.1 * (client == "c"))  # noqa: E731
+    for script, finished in [(growing, None), (lambda c, t: (1, 0.1 * (c == "c")), ("a", "b", "c"))]:
+        play = Play(HiCFL(**PAPER, stop="window", attempts=99), "abc", script)
+        play.go(6)
+        assert play.clusters.notes["diaries"][0]["finished"] == finished
+
+
+def test_sliding_tests_look_in_every_round_once_the_window_is_full() -> None:
+    at = {"a": (1, 0), "b": (-1, 0)}
+    play = Play(HiCFL(**PAPER, tests="sliding"), "ab", lambda client, round: at[client] if round > 1 else (1, 0))
+    play.go(4)
+    assert len(play.clusters) == 1
+    play.go(1)
+    assert play.parts == parts_of("a", "b")
 
 
 def test_order_of_aggregation_and_split() -> None:
@@ -311,6 +338,17 @@ def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
         assert set(placed[client.name].distances) == set(result.clusters)
 
 
+def test_clusters_follow_those_who_come_go_and_change() -> None:
+    federation = planted(n_clients=12, rows=60)
+    events = [{"round": 5, "join": 2}, {"round": 6, "leave": ["c0"]}, {"round": 7, "drift": ["c2", "c3"]}]
+    for rule in ({}, {"rule": "paper", "epsilon": 2.5}):
+        result = run(federation, rounds=8, events=events, **rule)
+        assert result.summary["clusters"] == {"found": 2, "ari": 1.0, "nmi": 1.0}
+        assert [branch["round"] for branch in result.tree] == [3]
+        assert result.cluster_of("c2") == result.cluster_of("c1")  # it has c3's rows now
+        assert result.cluster_of("c10") == result.cluster_of("c4")
+
+
 def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
     federation = planted(n_clients=9, n_groups=3, rows=30)
     for rule in ("agreement", "paper"):
@@ -340,6 +378,56 @@ def test_fine_grained_and_personalised_go_further() -> None:
     assert all(part <= set("aceg") or part <= set("bdfh") for part in fine.parts)
     alone = Play(HiCFL(variant="personalised", attempts=1), "abcdefgh", pulling(places))
     assert len(alone.go(36)) == 8
+
+
+def test_a_variant_does_not_wait_for_clusters_that_never_show_anything() -> None:
+    noise = {(c, t): np.random.default_rng([ord(c), t]).normal(size=40) for c in "abcdef" for t in range(1, 10)}
+    for unclear, rounds in [(1, 6), (2, 9)]:
+        play = Play(HiCFL(variant="fine-grained", unclear=unclear), "abcdef", lambda c, t: noise[c, t])
+        play.go(rounds - 1)
+        assert len(play.clusters) == 1
+        assert play.go(1).tree[0]["rule"] == "fine-grained"
+
+
+def test_each_cluster_is_refined_once_however_late_enough_is_known_of_it() -> None:
+    at = {c: (1, 0.1 * place) for place, c in enumerate("abcd")} | {c: (-1, 0.1 * k) for k, c in enumerate("efgh")}
+    script = lambda c, t: None if c in "ef" and 6 < t < 16 else at[c]  # noqa: E731
+    play = Play(HiCFL(**PAPER, variant="fine-grained", attempts=1, stale=3), "abcdefgh", script)
+    play.go(15)
+    assert play.parts == parts_of("ab", "cd", "efgh")
+    play.go(9)
+    assert play.parts == parts_of("ab", "cd", "ef", "gh")
+
+
+def test_who_does_not_move_is_no_reference_of_a_forced_split() -> None:
+    """The steadiest client of the window sends zeros in the round of the test."""
+
+    def script(client: str, round: int) -> tuple[float, float]:
+        if client == "a":
+            return (1.0, 0.0) if round < 6 else (0.0, 0.0)
+        return (1.0, 0.2 * "abcd".index(client) + 0.05 * np.sin(round * ord(client)))
+
+    play = Play(HiCFL(**PAPER, variant="fine-grained", attempts=1), "abcd", script)
+    clusters = play.go(6)
+    assert clusters.tree[0]["rule"] == "fine-grained"
+    assert clusters.tree[0]["reference"] != "a"
+
+
+def test_clusters_are_reorganised_once_they_have_moved_and_stay_so() -> None:
+    apart = {"a": (1, 0), "b": (-1, 0)}
+    play = Play(HiCFL(**PAPER, variant="re-organised"), "ab", lambda client, round: apart[client])
+    play.go(3)
+    assert "merged" not in play.clusters.notes  # two singletons, both just made
+    play.go(1)
+    assert play.clusters.notes["merged"] == {}
+    common = np.random.default_rng(9).normal(size=40) * 10
+    places = {client: place + common for client, place in two_groups("abcdefgh").items()}
+    play = Play(HiCFL(variant="re-organised", attempts=1, unclear=1), "abcdefgh", pulling(places))
+    play.go(3)
+    assert play.parts == parts_of("aceg", "bdfh")
+    play.go(3)
+    assert play.clusters.notes["merged"] == {1: 2}
+    assert play.go(6).members == {2: tuple("bdfhaceg")}
 
 
 def test_reorganising_merges_like_clusters_unless_a_third_objects() -> None:

@@ -28,6 +28,8 @@ def test_numbers_become_names() -> None:
     assert calendar.rows_of(3) == {"c": "e", "e": "c"}
     assert calendar.newcomers(2) == ("f",)
     assert calendar.newcomers(3) == ("c", "e")
+    named_last = Calendar.of(NAMES, [Event(round=3, join=("f",)), Event(round=2, join=1)])
+    assert [named_last.newcomers(round) for round in (2, 3)] == [("e",), ("f",)]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,9 @@ def test_numbers_become_names() -> None:
         ([Event(round=1, leave=("x",))], "no client of this run"),
         ([Event(round=1, leave=6)], "no client is left"),
         ([Event(round=1, join=6)], "nobody is there"),
+        ([Event(round=1, join=4), Event(round=2, join=3)], "only 2 are left"),
+        ([Event(round=1, drift=1)], "lets a drift"),
+        ([Event(round=1, drift=("a", "b", "a"))], "each once"),
         ([Event(round=2, join=("a",)), Event(round=1, leave=("a",))], "not there at that time"),
     ],
 )

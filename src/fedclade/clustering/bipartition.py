@@ -43,10 +43,10 @@ def windowed_stability(history: np.ndarray, window: int, kept: np.ndarray | None
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def is_stable(values: np.ndarray, epsilon: float) -> bool:
-    """Whether a layer is stable for a whole cluster (HiCFL eq. 15): all below epsilon, not counting NaN."""
+def is_stable(values: np.ndarray, epsilon: float, share: float = 1.0) -> bool:
+    """Whether a layer is stable for a cluster: all (HiCFL eq. 15), or a share, are below epsilon, not counting NaN."""
     known = values[~np.isnan(values)]
-    return bool(known.size) and bool((known < epsilon).all())
+    return bool(known.size) and bool((known < epsilon).mean() >= share)
 
 
 def changed_weights(older: np.ndarray, newer: np.ndarray, xi: float, signed: bool = False) -> np.ndarray:

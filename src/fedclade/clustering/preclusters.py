@@ -11,18 +11,6 @@ RULES = ("anchor", "chain", "share", "bits")
 ROUNDING = 1e-9
 
 
-def class_count(label_counts: np.ndarray) -> np.ndarray:
-    """How many classes a client holds; the last axis counts its rows by class."""
-    return (np.asarray(label_counts) > 0).sum(axis=-1)
-
-
-def label_entropy(label_counts: np.ndarray) -> np.ndarray:
-    """Shannon entropy in bits of a client's labels; the last axis counts its rows by class."""
-    counts = np.asarray(label_counts, dtype=np.float64)
-    shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0)
-    return -(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=-1) + 0.0  # not -0.0
-
-
 def preclusters(
     class_counts: np.ndarray,
     entropies: np.ndarray,

@@ -35,7 +35,7 @@ class AdaCFL(Method):
     rule: Literal["anchor", "chain", "share", "bits"] = "chain"  # from where the gap counts: `clustering.preclusters`
     gap: Annotated[float, Field(gt=0)] = 0.1  # between entropies that are alike
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # up to which clusters merge; in the paper 1.4
-    linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"
+    linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"  # the paper names none
     epsilon: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # newcomers beyond it found a cluster; there 1.8
     newcomers: Literal["snapshot", "current"] = "snapshot"  # what they are compared with: clusters as made, or as now
 
@@ -75,7 +75,9 @@ class AdaCFL(Method):
         clusters = Clusters.from_labels(clients, labels, start)
         rows = np.array([answer.n_samples for answer in trained.values()])
         centres = {k: average(vectors[labels == k], rows[labels == k]) for k in clusters.members}
-        clusters = clusters.noting(start=start, centres=centres, threshold=threshold)
+        # Where the rule finds one group it sets no bound: newcomers may then be as far as the last two that merged.
+        merged = threshold if np.isfinite(threshold) or len(clients) < 2 else float(tree.heights[-1])
+        clusters = clusters.noting(start=start, centres=centres, threshold=merged)
         return self.settle(clusters, set(roster.clients) - set(clients), roster, ask)
 
     def preclustered(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[TrainedClients, np.ndarray]:

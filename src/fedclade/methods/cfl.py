@@ -25,16 +25,16 @@ class CFL(Splitting):
         "splits a cluster when its model stands still and its clients do not", "Sattler et al. 2021", "the number too"
     )
 
-    trigger: Literal["norms", "stability"] = "norms"
+    trigger: Literal["norms", "stability"] = "norms"  # of a split: lengths of updates, or HiCFL's stability
     eps1: Annotated[float, Field(gt=0)] = 0.4  # the mean update of a cluster that stands still is shorter
     eps2: Annotated[float, Field(ge=0)] = 1.6  # the longest update of clients that want more is longer
     min_round: Annotated[int, Field(ge=0)] = 20  # no split up to this round, as in the authors' code
     linkage: Literal["complete", "single"] = "complete"  # "single" is the paper's optimum, "complete" the authors' code
-    gamma: Annotated[float, Field(ge=0, lt=1)] | None = None  # gate: see `parted`
+    gamma: Annotated[float, Field(ge=0, lt=1)] | None = None  # gate: sides may have a cosine of sqrt((1 - gamma) / 2)
     weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
-    min_size: Annotated[int, Field(ge=2)] = 3
-    quorum: Annotated[float, Field(gt=0, le=1)] = 1.0
-    stale: Annotated[int, Field(ge=1)] | None = 10
+    min_size: Annotated[int, Field(ge=2)] = 3  # smaller clusters are not split
+    quorum: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must have been seen lately
+    stale: Annotated[int, Field(ge=1)] | None = 10  # rounds after which an update is too old; None: 3 * window
 
     @property
     def depth(self) -> int:

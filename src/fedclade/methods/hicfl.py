@@ -29,7 +29,6 @@ from fedclade.methods.base import About, Clusters, Roster
 from fedclade.methods.splitting import ENOUGH, Look, Splitting, View, born, moved, of_rate
 from fedclade.models.weights import average
 
-UNCLEAR = 5  # tests without a stable picture until the others need not wait for a cluster
 REOPENS = 0.8  # a finished cluster is looked at again when its consistency falls below this share of what it was
 
 
@@ -73,22 +72,23 @@ class HiCFL(Splitting):
         "splits clusters in two once a layer's updates are stable", "Gong et al. 2024", "the number too"
     )
 
-    rule: Literal["agreement", "paper"] = "agreement"
+    rule: Literal["agreement", "paper"] = "agreement"  # split by groups in a stable picture, or by steady updates
     agreement: Annotated[float, Field(ge=-1, le=1)] = 0.75  # ours: from here on a layer's picture is stable
     split: Literal["sign", "centered-sign"] = "sign"  # paper: compare updates as they are, or less their mean
-    reference: Literal["stable", "random"] = "stable"
+    reference: Literal["stable", "random"] = "stable"  # paper: the steadiest client, or any
     references: Annotated[int, Field(ge=1)] = 3  # paper: clients to try as reference at one test
     patience: Annotated[int, Field(ge=0)] = 0  # paper: rounds until a plateau of stability will do; 0: it never does
-    stop: Literal["consistency", "norms", "window"] = "consistency"
+    stop: Literal["consistency", "norms", "window"] = "consistency"  # paper: when a cluster is not split any more
     rho_stop: Annotated[float, Field(gt=0, le=1)] | None = None  # consistency; None: 0.95, or 0.85 for centred signs
     eps1: Annotated[float, Field(gt=0)] = 0.4  # norms: split only if the mean update is shorter than this
     eps2: Annotated[float, Field(ge=0)] = 1.6  # and the longest update is longer than this, as in CFL
     attempts: Annotated[int, Field(ge=1)] = 3  # a cluster is finished that was stable so often, and in one piece
-    order: Literal["aggregate-first", "split-first"] = "aggregate-first"
+    unclear: Annotated[int, Field(ge=1)] = 5  # ours: variants wait no longer for one that showed nothing so often
+    order: Literal["aggregate-first", "split-first"] = "aggregate-first"  # which comes first in a round
     variant: Literal["plain", "fine-grained", "personalised", "re-organised"] = "plain"  # once all is finished
     correct: bool = True  # ours: members who pull against their cluster look for their place again
     misplace: Annotated[float, Field(ge=0, lt=1)] = 0.0  # experiment: the share of clients put into a wrong cluster
-    misplace_round: Annotated[int, Field(ge=1)] = 5
+    misplace_round: Annotated[int, Field(ge=1)] = 5  # in this round, or in the first with two clusters after it
 
     @property
     def depth(self) -> int:
@@ -106,7 +106,8 @@ class HiCFL(Splitting):
             clusters = self.tested(clusters, before, roster, ask)
         if self.order == "split-first":
             clusters = clusters.averaged(trained)
-        if self.variant == "re-organised" and self.is_complete(clusters) and "merged" not in clusters.notes:
+        due = self.variant == "re-organised" and "merged" not in clusters.notes and self.is_complete(clusters)
+        if due and set(clusters.members) <= set(before):  # clusters that were just made have not moved yet
             clusters = reorganised(clusters, before)
         return self.misplaced(clusters, roster)
 
@@ -114,17 +115,24 @@ class HiCFL(Splitting):
 
     def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], roster: Roster, ask: Ask) -> Clusters:
         """Look at every cluster, and split those that fall apart."""
-        if self.correct and self.rule == "agreement" and clusters.tree and not clusters.notes.get("refined"):
+        is_merged = "merged" in clusters.notes
+        done = is_merged or clusters.notes.get("refined")
+        if self.correct and self.rule == "agreement" and clusters.tree and not done:
             clusters = self.corrected(clusters, roster, ask)
         seen = self.views(clusters, roster)
         self.record_stability(seen, roster, ask)
+        if is_merged:
+            return clusters  # what was put together on purpose is not split again
         refine = self.variant in ("fine-grained", "personalised") and self.is_complete(clusters)
-        if refine and clusters.notes.get("refined") and self.variant == "fine-grained":
-            return clusters
+        if refine and self.variant == "fine-grained":  # once for each cluster, as soon as enough is known of it
+            finest = {
+                child for branch in clusters.tree if branch["rule"] == self.variant for child in branch["children"]
+            }
+            seen = {cluster: view for cluster, view in seen.items() if cluster not in finest}
         looks = []
         for cluster, view in seen.items():
             if refine:
-                found = self.forced(view)
+                found = self.forced(view, roster)
             else:
                 clusters, found = self.tried(clusters, cluster, view, roster)
             looks.append((found or in_one_piece(view)).shown(cluster, view))
@@ -153,7 +161,7 @@ class HiCFL(Splitting):
         """Whether no cluster is left that might soon be split."""
         diaries = clusters.notes.get("diaries", {})
         unfinished = [k for k, part in clusters.members.items() if len(part) >= self.min_size]
-        done = [k in diaries and (diaries[k]["finished"] or diaries[k]["unclear"] >= UNCLEAR) for k in unfinished]
+        done = [k in diaries and (diaries[k]["finished"] or diaries[k]["unclear"] >= self.unclear) for k in unfinished]
         return bool(clusters.notes.get("refined")) or all(done)
 
     def views(self, clusters: Clusters, roster: Roster) -> dict[int, View]:
@@ -210,7 +218,8 @@ class HiCFL(Splitting):
         """Two sides by the sign of the cosine with a stable client, if a layer is stable."""
         norms = lengths(view)
         self.stopping(diary, rho, norms)
-        stable = self.stable_layers(view, roster) or self.plateau(view, diary, roster)
+        steady = self.stable_layers(view, roster)
+        stable = steady or self.plateau(view, diary, roster)
         pulled = norms[0] < self.eps1 and norms[1] > self.eps2
         if diary.consistent >= self.window or not stable or (self.stop == "norms" and not pulled):
             return None
@@ -223,8 +232,8 @@ class HiCFL(Splitting):
         for place, reference in enumerate(ranking[: self.references]):
             stays = sign_split(updates, int(reference))
             if not stays.all():
-                order = np.roll(ranking, -place)
-                return Found(stable[0], (~stays).astype(int), view.watch.seen(view.latest, stable[0]), order, "paper")
+                order, rule = np.roll(ranking, -place), "paper" if steady else "plateau"
+                return Found(stable[0], (~stays).astype(int), view.watch.seen(view.latest, stable[0]), order, rule)
         diary.attempts += 1
         return None
 
@@ -255,13 +264,17 @@ class HiCFL(Splitting):
             return []
         return [view.layers[column]] if abs(diary.median - last) < 0.1 * diary.median else []
 
-    def forced(self, view: View) -> Found | None:
+    def forced(self, view: View, roster: Roster) -> Found | None:
         """Two sides whether the cluster falls apart or not, by the paper's reference; None if all are the same."""
         column = calmest(view)
         if column is None:
             return None
-        layer, ranking = view.layers[column], references(view.stability[:, column], len(view.members))
-        stays = sign_split(view.latest[:, view.watch.places[layer]], int(ranking[0]), forced=True)
+        layer = view.layers[column]
+        updates = view.latest[:, view.watch.places[layer]]
+        ranking = self.ranked(view.stability[:, column], informative(updates), roster)
+        if not len(ranking):
+            return None
+        stays = sign_split(updates, int(ranking[0]), forced=True)
         vectors = view.watch.seen(view.latest, layer)
         return None if stays.all() else Found(layer, (~stays).astype(int), vectors, ranking, self.variant)
 

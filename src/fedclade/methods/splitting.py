@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import OWN, Layers, Train
-from fedclade.clustering.bipartition import changed_weights, windowed_stability
+from fedclade.clustering.bipartition import changed_weights, is_stable, windowed_stability
 from fedclade.clustering.similarity import cosine, directions
 from fedclade.methods.base import Clusters, Method, Placement, Roster
 from fedclade.models.weights import Layout
@@ -198,9 +198,8 @@ class Splitting(Method):
         """The layers that are stable for the cluster, the most stable first; of equals, the one nearest the output."""
         epsilon, found = of_rate(self.epsilon, roster), []
         for place, (layer, values) in enumerate(zip(view.layers, view.stability.T, strict=True)):
-            known = values[~np.isnan(values)]
-            if len(known) and (known < epsilon).mean() >= self.share:
-                found.append((known.mean(), -place, layer))
+            if is_stable(values, epsilon, self.share):
+                found.append((np.nanmean(values), -place, layer))
         return [layer for _, _, layer in sorted(found)]
 
     # Splits, and the way down their tree
