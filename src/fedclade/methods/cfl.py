@@ -34,7 +34,7 @@ class CFL(Splitting):
     weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
     min_size: Annotated[int, Field(ge=2)] = 3  # smaller clusters are not split
     quorum: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must have been seen lately
-    stale: Annotated[int, Field(ge=1)] | None = 10  # rounds after which an update is too old; None: 3 * window
+    stale: Annotated[int, Field(ge=1)] | None = 10  # rounds until an update is too old; None: 3 * window / fraction
 
     @property
     def depth(self) -> int:

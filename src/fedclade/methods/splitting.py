@@ -6,6 +6,7 @@ checkpoint: for large models, watch fewer (`layers = "head"`). For each split it
 so that a newcomer can find its way down the tree.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,7 +126,7 @@ class Splitting(Method):
     weights_only: bool = False  # leave biases out
     min_size: Annotated[int, Field(ge=2)] = 2  # smaller clusters are not split
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.8  # of a cluster's members must have been seen lately
-    stale: Annotated[int, Field(ge=3)] | None = None  # rounds after which an update is too old; None: 3 * window
+    stale: Annotated[int, Field(ge=3)] | None = None  # rounds until an update is too old; None: 3 * window / fraction
 
     def watch(self, roster: Roster) -> Watch:
         return Watch.of(roster.layout, self.layers, self.weights_only)
@@ -177,7 +178,8 @@ class Splitting(Method):
 
     def view(self, clusters: Clusters, cluster: int, roster: Roster) -> View | None:
         """What is known of a cluster, or None while too few of its members have been seen lately."""
-        since = roster.round - (self.stale or 3 * self.window)
+        # Age is counted in the rounds that a client takes part in: where few do, updates are of long ago.
+        since = roster.round - (self.stale or math.ceil(3 * self.window / self.fraction))
         memory, members = clusters.notes.get("memory", {}), clusters.members[cluster]
         fresh = {client: recent(memory[client], since) for client in members if client in memory}
         seen = tuple(client for client in fresh if len(fresh[client]) >= self.enough)
