@@ -76,7 +76,7 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
-    files = sorted(file for file in folder.iterdir() if file.suffix in _READERS and file.is_file())
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file())
     if not files:
         raise FedcladeError(f"{folder}: it holds no {listed(_READERS)} files: put one for each client there")
     stems = [file.stem for file in files]
@@ -177,7 +177,11 @@ def _labels(name: str, values: Any) -> np.ndarray:
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
         y = y.astype(str)
     if y.dtype.kind in "US":
-        return y.astype(str)
+        y = y.astype(str)
+        if (y == "").any():
+            row = int(np.argmax(y == ""))
+            raise FedcladeError(f"client {name!r}: row {row} has no label: give it one, or leave the row out")
+        return y
     if y.dtype.kind in "biu" or (y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()):
         return y.astype(np.int64)
     raise FedcladeError(
@@ -297,7 +301,7 @@ def _dataset_arrays(name: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 def _read(file: Path) -> dict[str, Any]:
     """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file."""
     try:
-        return _READERS[file.suffix](file)
+        return _READERS[file.suffix.lower()](file)
     except FedcladeError:
         raise
     except Exception as error:  # the parsers of three formats raise many unrelated kinds
@@ -341,6 +345,9 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
     names = [name for name in table.column_names if name and not name.startswith("__index_level_")]
     if len(set(names)) < len(names):
         raise FedcladeError(f"{file}: two columns have the same name: give each its own")
+    for name in names:
+        if str(table[name].type) == "binary":  # what Arrow makes of text in another encoding
+            raise FedcladeError(f"{file}: column {name!r} is not UTF-8 text: save the file as UTF-8")
     columns = {name: table[name].to_numpy() for name in names}
     split, group = columns.pop("split", None), columns.pop("group", None)
     label = next((name for name in ("label", "y") if name in columns), next(reversed(columns), ""))
