@@ -65,7 +65,11 @@ def from_datasets(
 
 
 def from_folder(
-    path: Path | str, holdout: float = 0.2, seed: int = 0, classes: Sequence[Any] | None = None
+    path: Path | str,
+    holdout: float = 0.2,
+    seed: int = 0,
+    classes: Sequence[Any] | None = None,
+    columns: Sequence[str] = (),
 ) -> Federation:
     """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, named after it.
 
@@ -84,10 +88,10 @@ def from_folder(
     if twice:
         raise FedcladeError(f"{folder}: client {twice[0]!r} has more than one file: keep one of them")
     clients = {file.stem: _read(file) for file in files}
-    _align_columns(files, clients)
+    columns = _align_columns(files, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
     federation = from_arrays(clients, classes, groups, holdout, seed)
-    return replace(federation, data=f"folder:{folder}")
+    return replace(federation, data=f"folder:{folder}", columns=tuple(columns))
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
@@ -380,18 +384,21 @@ def _constant(file: Path, group: np.ndarray) -> Any:
     return values.pop() if values else None
 
 
-def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]]) -> None:
-    """Brings every table's features into the first table's order: rows of unlike order would silently be nonsense."""
+def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]) -> Sequence[str]:
+    """Brings every table's features into one order, given or the first table's, and returns it.
+
+    Rows of unlike order would silently be nonsense.
+    """
     tables = [file for file in files if "columns" in clients[file.stem]]
+    whose = "the run" if columns else tables[0].name if tables else ""
     for file in tables:
-        client, first = clients[file.stem], clients[tables[0].stem]["columns"]
-        if set(client["columns"]) != set(first):
-            odd = sorted(set(client["columns"]) ^ set(first))
-            raise FedcladeError(
-                f"{file}: its columns differ from those of {tables[0].name} in {listed(odd)}: make them alike"
-            )
-        order = [client["columns"].index(name) for name in first]
+        client = clients[file.stem]
+        columns = columns or client["columns"]
+        if set(client["columns"]) != set(columns):
+            odd = sorted(set(client["columns"]) ^ set(columns))
+            raise FedcladeError(f"{file}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
+        order = [client["columns"].index(name) for name in columns]
         for part in ("x", "x_test"):
             if part in client:
                 client[part] = client[part][:, order]
-        client["columns"] = first
+    return columns
