@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedclade.engines.worker import end_when_parent_does
 from fedclade.errors import FedcladeError
 from fedclade.files import write_json
 from fedclade.runs.folder import UNCOUNTED, RunFolder
@@ -165,7 +166,10 @@ def run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedR
     """Each run as it ends, with the reason where it failed. A process that dies takes only its own runs with it."""
     waiting = list(runs)
     while waiting:
-        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=get_context("spawn"))
+        # A study that is killed must not leave runs behind that hold their folders.
+        pool = ProcessPoolExecutor(
+            min(workers, len(waiting)), mp_context=get_context("spawn"), initializer=end_when_parent_does
+        )
         under_way: dict[Future[str | None], PlannedRun] = {}
         try:
             while waiting or under_way:
