@@ -323,6 +323,7 @@ WRONG = {
     "run --method fedclust --set method.threshold=x": "threshold = 'x'",
     "run --set training.learning_rat=1": "did you mean 'learning_rate'?",
     "run --set rounds": "name=value",
+    "run --set events=[{rund=1}]": "did you mean 'round'?",
     "run --set method.fraction=2": "method fedavg: fraction = 2 is wrong",
     "run --config nowhere.toml": "there is no file nowhere.toml",
     "run --config broken.toml": "no proper TOML",

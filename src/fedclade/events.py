@@ -43,8 +43,9 @@ class Calendar:
             absent += [name for name in reversed(clients) if name not in absent][:count]
         named, waiting = [], list(absent)
         for event in ordered:
-            names = event.join if not isinstance(event.join, int) else [waiting.pop(0) for _ in range(event.join)]
-            named.append(event.model_copy(update={"join": tuple(names)}))
+            count = event.join if isinstance(event.join, int) else 0
+            joining, waiting = waiting[:count], waiting[count:]
+            named.append(event.model_copy(update={"join": (*_names(event.join), *joining)}))
         calendar = cls(tuple(clients), tuple(named))
         for place, event in enumerate(named):
             here = [name for name in calendar.present(event.round - 1) if name not in _names(event.join)]

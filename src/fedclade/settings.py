@@ -163,10 +163,12 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
     if first["type"] == "extra_forbidden":
         import difflib
 
-        known = Training.model_fields if name.startswith("training.") else known
+        tables = {"training": Training.model_fields, "events": Event.model_fields}
+        known = tables.get(name.partition(".")[0], known)
         near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"
         return f"{where}: there is no setting {name!r}; {hint}"
     if first["type"] == "missing":
         return f"{where}: {name} is missing"
-    return f"{where}: {name} = {first['input']!r} is wrong: {first['msg'][0].lower()}{first['msg'][1:]}"
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {name} = {first['input']!r} is wrong: {words[0].lower()}{words[1:]}"

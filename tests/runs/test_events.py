@@ -36,6 +36,7 @@ def test_numbers_become_names() -> None:
         ([Event(round=1, leave=("x",))], "no client of this run"),
         ([Event(round=1, leave=6)], "no client is left"),
         ([Event(round=1, join=6)], "nobody is there"),
+        ([Event(round=1, join=4), Event(round=2, join=4)], "nobody is there"),
         ([Event(round=2, join=("a",)), Event(round=1, leave=("a",))], "not there at that time"),
     ],
 )
