@@ -260,12 +260,12 @@ def test_catalogues(invoke: Invoke) -> None:
 
 
 def test_data_commands(invoke: Invoke) -> None:
-    assert re.search(r"mnist .* missing", invoke("data", "list", "--data-dir", "nowhere").stdout)
+    assert re.search(r"mnist .* missing", invoke("data", "list", "--data-dir", ".").stdout)
     assert "digits lies in" in invoke("data", "get", "digits").stdout
     checked = invoke("data", "check", "digits")
     assert checked.exit_code == 0
     assert re.search(r"all +1,4\d\d +3\d\d", checked.stdout)
-    assert "missing train-images" in error_of(invoke("data", "check", "mnist", "--data-dir", "nowhere"))
+    assert "missing train-images" in error_of(invoke("data", "check", "mnist", "--data-dir", "."))
 
 
 def test_who_holds_what_is_shown_and_drawn(invoke: Invoke) -> None:
@@ -305,7 +305,8 @@ WRONG = {
     "run --clients abc": "'abc' is not a valid whole number",
     "run --clients 5000": "give at most 1442",
     "run --data nmist": "did you mean 'mnist'?",
-    "run --data mnist --data-dir nowhere": "fedclade data get mnist",
+    "run --data mnist --data-dir full": "fedclade data get mnist",
+    "run --data-dir nowhere": "'nowhere' does not exist",
     "run --data own_parts:no_data": "no data today",
     "run --data folder:nowhere": "no such folder",
     "run --split label-skw:0.2": "did you mean 'label-skew'?",
@@ -322,6 +323,8 @@ WRONG = {
     "run --method fedclust --set method.threshold=x": "threshold = 'x'",
     "run --set training.learning_rat=1": "did you mean 'learning_rate'?",
     "run --set rounds": "name=value",
+    "run --set events=[{rund=1}]": "did you mean 'round'?",
+    "run --set method.fraction=2": "method fedavg: fraction = 2 is wrong",
     "run --config nowhere.toml": "there is no file nowhere.toml",
     "run --config broken.toml": "no proper TOML",
     "run --config unknown.toml": "did you mean 'rounds'?",

@@ -1,5 +1,6 @@
 """`fedclade deploy`: the project it writes, and what it says when something is missing."""
 
+import signal
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedclade.cli import app
 from fedclade.deploy.keys import make_certificates, make_node_key
+from fedclade.deploy.local import ending_as_by_ctrl_c
 from fedclade.deploy.project import init
 from fedclade.errors import FedcladeError
 
@@ -65,6 +67,13 @@ def test_up_wants_a_project(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "make one with `fedclade deploy init" in done.stderr
+
+
+def test_a_kill_ends_as_ctrl_c_does() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), ending_as_by_ctrl_c():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_without_flower_all_else_works_and_one_line_says_what_to_install() -> None:

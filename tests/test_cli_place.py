@@ -1,4 +1,4 @@
-"""`fedclade place` on a run and a folder of newcomers."""
+"""`fedclade place` on a run and a folder of newcomers; what newcomers must bring."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 import fedclade
 from fedclade.cli import app
+from fedclade.errors import FedcladeError
+from fedclade.methods.fedavg import FedAvg
 from planting import planted
 
 TRAINING = {"local_epochs": 3, "learning_rate": 0.1}
@@ -168,3 +171,27 @@ def test_rows_of_other_classes_and_runs_that_have_not_ended_are_refused(tmp_path
     (run.path / "result.json").unlink()
     with pytest.raises(fedclade.FedcladeError, match="has not come that far"):
         fedclade.place(run.path, planted())
+
+
+def test_tables_of_newcomers_are_read_in_the_order_of_the_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(30, 3)).round(3), columns=["b", "a", "c"]).assign(label=["x", "y"] * 15)
+    for folder, columns in {"here": ["b", "a", "c"], "same": ["b", "a", "c"], "turned": ["c", "b", "a"]}.items():
+        (tmp_path / folder).mkdir()
+        table[[*columns, "label"]].to_csv(tmp_path / folder / "new.csv", index=False)
+    run = fedclade.run(f"folder:{tmp_path / 'here'}", rounds=1, workers=1)
+    same, turned = (fedclade.place(run.path, f"folder:{tmp_path / name}", save=False) for name in ("same", "turned"))
+    np.testing.assert_array_equal(same["new"].weights, turned["new"].weights)
+    table.rename(columns={"a": "d"}).to_csv(tmp_path / "turned" / "new.csv", index=False)
+    with pytest.raises(FedcladeError, match="columns differ from those of the run in a, d"):
+        fedclade.place(run.path, f"folder:{tmp_path / 'turned'}")
+
+
+def test_a_method_given_in_python_must_be_given_again(tmp_path: Path) -> None:
+    class Own(FedAvg):
+        pass
+
+    run = fedclade.run(planted(n_clients=2, rows=20), method=Own(), model="mlp", rounds=1, workers=1)
+    with pytest.raises(FedcladeError, match="its method Own in Python"):
+        fedclade.place(run.path, planted(n_clients=2, rows=20))
+    assert len(fedclade.place(run.path, planted(n_clients=2, rows=20), method=Own())) == 2

@@ -61,6 +61,14 @@ def test_runs_made_with_other_settings_are_not_taken_for_these(finished: tuple[P
         compare(Study.of({**plan, "settings": {**SETTINGS, "rows": 30}}), out, workers=1)
 
 
+def test_cells_change_single_settings_inside_shared_tables(tmp_path: Path) -> None:
+    shared = {"method": {"fraction": 0.5}, "training": {"learning_rate": 0.2}}
+    cells = [{"label": "a", "method": "ifca"}, {"label": "b", "training": {"momentum": 0.1}}]
+    ifca, fedavg = Study.of({"settings": shared, "cells": cells, "seeds": [0]}).runs(tmp_path)
+    assert ifca.settings == {**shared, "method": {"fraction": 0.5, "name": "ifca"}, "seed": 0}
+    assert fedavg.settings == {**shared, "training": {"learning_rate": 0.2, "momentum": 0.1}, "seed": 0}
+
+
 def test_wrong_studies_are_one_line() -> None:
     with pytest.raises(FedcladeError, match="cells"):
         Study.of({"cells": []})
@@ -68,5 +76,11 @@ def test_wrong_studies_are_one_line() -> None:
         Study.of({"cells": [{"label": "a"}, {"label": "a"}]})
     with pytest.raises(FedcladeError, match="did you mean 'fedavg'"):
         Study.of({"cells": [{"label": "a", "method": "fedavgg"}]})
+    with pytest.raises(FedcladeError, match="did you mean 'cells'"):
+        Study.of({"cels": [{"label": "a"}]})
+    with pytest.raises(FedcladeError, match=r"cells.0.label is missing"):
+        Study.of({"cells": [{"method": "fedavg"}]})
+    with pytest.raises(FedcladeError, match="settings = 3 is wrong"):
+        Study.of({"settings": 3, "cells": [{"label": "a"}]})
     result = CliRunner().invoke(app, ["compare"])
     assert result.exit_code == 2

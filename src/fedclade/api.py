@@ -148,7 +148,7 @@ def resume(
     federation = federation.limited(settings.rows, settings.seed)
     if fingerprint(federation) != record["fingerprint"]:
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
-    method = method or settings.make_method()
+    method = method or recorded_method(settings, path)
     networks = _networks(model or settings.model, method, federation)
     if rounds is not None:
         saved = folder.last_checkpoint()
@@ -173,6 +173,15 @@ def settings_from_record(record: Mapping[str, Any]) -> Settings:
     if name not in METHODS and ":" not in str(name):
         return settings_from({**values, "method": "fedavg"}).model_copy(update={"method": method})
     return settings_from(values)
+
+
+def recorded_method(settings: Settings, path: Path | str) -> Method:
+    """The method of a run, by its recorded name."""
+    if settings.method["name"] not in METHODS and ":" not in settings.method["name"]:
+        raise FedcladeError(
+            f"the run in {path} was given its method {settings.method['name']} in Python: give it again as method=..."
+        )
+    return settings.make_method()
 
 
 def described(method: Method) -> dict[str, Any]:
@@ -202,6 +211,7 @@ def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
         "classes": list(federation.classes),
         "label_counts": federation.label_counts().tolist(),
         "input_shape": list(federation.input_shape),
+        "columns": list(federation.columns),
         "fingerprint": fingerprint(federation),
         **record_about(),
     }

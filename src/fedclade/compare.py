@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedclade.engines.worker import end_when_parent_does
 from fedclade.errors import FedcladeError
 from fedclade.files import write_json
 from fedclade.runs.folder import UNCOUNTED, RunFolder
@@ -50,27 +51,30 @@ class Study(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Study":
+        from fedclade.settings import in_one_line, settings_from
+
         try:
             study = cls(**values)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise FedcladeError(f"study: {place} is wrong: {first['msg'].lower()}") from None
+            raise FedcladeError(in_one_line(error, "study", cls.model_fields)) from None
         labels = [cell.label for cell in study.cells]
         if len(set(labels)) < len(labels):
             raise FedcladeError("study: two cells have the same label: give each its own")
         for cell in study.cells:  # what is wrong must be known before hours of work
-            from fedclade.settings import settings_from
-
-            settings_from({**study.settings, **cell.settings})
+            settings_from(study.settings_of(cell))
         return study
+
+    def settings_of(self, cell: Cell) -> dict[str, Any]:
+        from fedclade.settings import merged
+
+        return merged(self.settings, cell.settings)
 
     def runs(self, out: Path) -> "list[PlannedRun]":
         return [
             PlannedRun(
                 cell.label,
                 seed,
-                {**self.settings, **cell.settings, "seed": seed},
+                {**self.settings_of(cell), "seed": seed},
                 out / _name(cell.label) / f"seed-{seed}",
             )
             for cell in self.cells
@@ -162,7 +166,10 @@ def run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedR
     """Each run as it ends, with the reason where it failed. A process that dies takes only its own runs with it."""
     waiting = list(runs)
     while waiting:
-        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=get_context("spawn"))
+        # A study that is killed must not leave runs behind that hold their folders.
+        pool = ProcessPoolExecutor(
+            min(workers, len(waiting)), mp_context=get_context("spawn"), initializer=end_when_parent_does
+        )
         under_way: dict[Future[str | None], PlannedRun] = {}
         try:
             while waiting or under_way:

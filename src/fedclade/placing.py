@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.api import OWN_MODEL, Result, settings_from_record
+from fedclade.api import OWN_MODEL, Result, recorded_method, settings_from_record
 from fedclade.asking import Ask
 from fedclade.clients.tasks import OWN, Evaluate, Train
 from fedclade.data import federation_of
@@ -76,17 +76,25 @@ def place(
             f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)"
         )
     newcomers = federation_of(
-        data, split, clients, settings.seed, settings.test_view, data_dir or settings.data_dir, record["classes"]
+        data,
+        split,
+        clients,
+        settings.seed,
+        settings.test_view,
+        data_dir or settings.data_dir,
+        record["classes"],
+        record.get("columns", ()),
     )
     if list(newcomers.input_shape) != record["input_shape"]:
         raise FedcladeError(
-            f"the newcomers' rows have shape {newcomers.input_shape}, the run's {tuple(record['input_shape'])}"
+            f"the newcomers' rows have shape {newcomers.input_shape}, those of the run {tuple(record['input_shape'])}: "
+            "give rows of that shape"
         )
     if list(newcomers.classes) != record["classes"]:
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    method = method or settings.make_method()
+    method = method or recorded_method(settings, path)
     networks = method.networks(specs_of(spec), newcomers.names, newcomers.input_shape, len(record["classes"]))
     saved = folder.last_checkpoint()
     if saved is None:

@@ -13,6 +13,8 @@ from fedclade.errors import FedcladeError, listed
 from fedclade.events import Event
 from fedclade.methods import Method, method_class
 
+DEFAULT_METHOD = "fedavg"
+
 
 def cores() -> int:
     """How many cores this process may use."""
@@ -30,7 +32,7 @@ class Settings(BaseModel):
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
     test_view: Literal["label-support", "proportional", "holdout"] | None = None
     model: str | None = None  # None: one that fits the data
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": "fedavg"})
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": DEFAULT_METHOD})
     training: Training = Training()
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
@@ -46,7 +48,8 @@ class Settings(BaseModel):
     @field_validator("method", mode="before")
     @classmethod
     def _method_is_a_table(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        table = {"name": value} if isinstance(value, str) else value
+        return {"name": DEFAULT_METHOD, **table} if isinstance(table, Mapping) else table
 
     @field_validator("data_dir", mode="before")
     @classmethod
@@ -61,7 +64,7 @@ class Settings(BaseModel):
         try:
             return method_class(name)(**given)
         except ValidationError as error:
-            raise FedcladeError(_in_one_line(error, f"method {name}", method_class(name).model_fields)) from None
+            raise FedcladeError(in_one_line(error, f"method {name}", method_class(name).model_fields)) from None
 
 
 def settings_from(values: Mapping[str, Any]) -> Settings:
@@ -69,7 +72,7 @@ def settings_from(values: Mapping[str, Any]) -> Settings:
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        raise FedcladeError(_in_one_line(error, "settings", Settings.model_fields)) from None
+        raise FedcladeError(in_one_line(error, "settings", Settings.model_fields)) from None
     settings.make_method()
     return settings
 
@@ -90,7 +93,7 @@ def gathered(config: Path | None, options: Mapping[str, Any], assignments: Seque
     values = read_toml(config) if config is not None else {}
     given = {name: value for name, value in options.items() if value is not None}
     if "method" in given:
-        given["method"] = {**_as_table(values.get("method")), "name": given["method"]}
+        given["method"] = {**as_table(values.get("method")), "name": given["method"]}
     return with_assignments({**values, **given}, assignments)
 
 
@@ -98,7 +101,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return _with_underscores(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise FedcladeError(f"there is no file {path}: give the path of a TOML file to --config") from None
+        raise FedcladeError(f"there is no file {path}: give the path of a TOML file") from None
     except OSError as error:
         raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:  # broken TOML, or bytes that are no text
@@ -132,25 +135,40 @@ def with_assignments(values: Mapping[str, Any], assignments: Sequence[str]) -> d
             table[key] = inner
             table = inner
         if keys == ["method"] and isinstance(value, str):
-            value = {**_as_table(result.get("method")), "name": value}
+            value = {**as_table(result.get("method")), "name": value}
         table[keys[-1]] = value
     return result
 
 
-def _as_table(method: Any) -> dict[str, Any]:
+def merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` settings beat `shared` ones, inside the tables (method, training) name by name."""
+    tables = {
+        name: {**as_table(shared[name]), **as_table(own[name])}
+        for name in shared.keys() & own.keys()
+        if isinstance(shared[name], Mapping) or isinstance(own[name], Mapping)
+    }
+    return {**shared, **own, **tables}
+
+
+def as_table(method: Any) -> dict[str, Any]:
     return dict(method) if isinstance(method, Mapping) else {} if method is None else {"name": method}
 
 
-def _in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -> str:
-    first = error.errors()[0]
+def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) -> str:
+    """The first fault, those of unknown names before others: a misspelt name explains a missing one."""
+    first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     name = ".".join(
         str(part) for part in first["loc"] if not str(part).startswith(("function-", "literal[", "constrained-"))
     )
     if first["type"] == "extra_forbidden":
         import difflib
 
-        known = Training.model_fields if name.startswith("training.") else known
+        tables = {"training": Training.model_fields, "events": Event.model_fields}
+        known = tables.get(name.partition(".")[0], known)
         near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"
         return f"{where}: there is no setting {name!r}; {hint}"
-    return f"{where}: {name} = {first['input']!r} is wrong: {first['msg'][0].lower()}{first['msg'][1:]}"
+    if first["type"] == "missing":
+        return f"{where}: {name} is missing"
+    words = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {name} = {first['input']!r} is wrong: {words[0].lower()}{words[1:]}"

@@ -237,6 +237,11 @@ def test_the_label_column(tmp_path: Path, label: str) -> None:
     assert federation.x.tolist() == [[0.5], [1.5]]
 
 
+def test_endings_in_capitals(tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "a.CSV", index=False)
+    assert from_folder(tmp_path).names == ("a",)
+
+
 def test_split_and_group_columns(tmp_path: Path) -> None:
     split = ["train"] * 7 + ["test"] * 3
     frame().assign(split=split, group="old").to_csv(tmp_path / "a.csv", index=False)
@@ -271,6 +276,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         "narrow.csv": (lambda path: good[["label"]].to_csv(path, index=False), "at least one feature"),
         "twice.csv": (lambda path: path.write_text("a,a,label\n1,2,3\n"), "same name"),
         "splits.csv": (lambda path: good.assign(split="val").to_csv(path, index=False), "only these two"),
+        "latin.csv": (lambda path: path.write_bytes("a,label\n1,\xe9\n".encode("latin-1")), "not UTF-8"),
         "mixed.csv": (lambda path: good.assign(group=range(10)).to_csv(path, index=False), "one group"),
     }
     for name, (write, word) in bad.items():
@@ -281,6 +287,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     for name, data, word in (
         ("gap.csv", with_gap, "NaN"),
         ("unlabelled.csv", good.assign(label=[None] * 10), "labels"),
+        ("blank.csv", good.assign(label=["x"] * 4 + [""] * 6), "row 4 has no label"),
         ("untrained.csv", good.assign(split="test"), "no training rows"),
     ):
         data.to_csv(tmp_path / name, index=False)

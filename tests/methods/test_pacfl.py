@@ -81,7 +81,7 @@ def test_few_equal_absent_and_new_clients() -> None:
     session = Session(PACFL(threshold=10), gone)
     assert session.go(1).notes["unsettled"] == ["d"]
     assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
-    with pytest.raises(FedcladeError, match="no client answered"):
+    with pytest.raises(FedcladeError, match=r"no client answered the clustering round \(absent"):
         Session(PACFL(), scripted(PAIRS, absent=lambda client, round: True)).go(0)
     session = Session(PACFL(threshold=10), scripted({**PAIRS, "new": turned(30)}))
     placement = session.place(session.go(1, without=["new"]), ["new"], 2)["new"]

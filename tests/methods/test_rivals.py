@@ -9,6 +9,7 @@ from scripted import Session, local
 
 import fedclade
 from fedclade.clients.tasks import Training
+from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS, Clusters
 from fedclade.methods.ditto import Ditto
 from fedclade.methods.fedgroup import decomposed_cosines
@@ -68,6 +69,11 @@ def test_ditto_sends_as_much_as_fedavg() -> None:
         for method in ("fedavg", "ditto")
     ]
     assert bytes_of[0] == bytes_of[1]
+
+
+def test_rows_in_one_place_that_cannot_be_trained_on_are_an_error() -> None:
+    with pytest.raises(FedcladeError, match=r"not finite.*learning_rate"):
+        fedclade.run(method="centralized", clients=2, rounds=1, rows=20, workers=1, training={"learning_rate": 1e30})
 
 
 def test_only_the_shared_layers_travel() -> None:

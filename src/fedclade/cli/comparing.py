@@ -55,17 +55,19 @@ def compare(
     from fedclade.compare import Study, write_tables, written
     from fedclade.compare import compare as run_study
     from fedclade.errors import FedcladeError
-    from fedclade.settings import gathered, read_toml
+    from fedclade.settings import gathered, merged, read_toml
 
     console = make_console()
     values: dict[str, Any] = read_toml(study) if study is not None else {}
     given = {"data": data, "split": split, "clients": clients, "model": model, "rounds": rounds, "data_dir": data_dir}
-    values["settings"] = {**values.get("settings", {}), **gathered(None, given, assignments or ())}
     if data_dir is not None:
-        values["settings"]["data_dir"] = str(data_dir)
+        given["data_dir"] = str(data_dir)
+    shared = values.get("settings", {})
+    if isinstance(shared, dict):  # else the study says what is wrong
+        values["settings"] = merged(shared, gathered(None, given, assignments or ()))
     if methods:
         values["cells"] = [{"label": name, "method": name} for name in methods]
-    if "cells" not in values:
+    if study is None and not methods:
         raise FedcladeError("nothing to compare: give a study file, or --method at least twice")
     if seeds is not None:
         values["seeds"] = tuple(range(seeds))

@@ -46,7 +46,7 @@ def list_all(data_dir: options.DataDir = None) -> None:
 
 
 @app.command()
-def get(name: Name, data_dir: options.DataDir = None) -> None:
+def get(name: Name, data_dir: options.NewDataDir = None) -> None:
     """Download a data set from its official address and check it."""
     from fedclade.data import sources
 

@@ -63,8 +63,8 @@ def up(
     ] = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run the project on them, and take all down again."""
-    from fedclade.cli.runs import default_folder, show
-    from fedclade.deploy.local import NAME, Trial, dealt_nodes
+    from fedclade.cli.runs import default_folder, show, stopping_cleanly
+    from fedclade.deploy.local import NAME, Trial, dealt_nodes, ending_as_by_ctrl_c
 
     if not (folder / "pyproject.toml").is_file():
         raise FedcladeError(f"{folder} is no project: make one with `fedclade deploy init {folder}`")
@@ -72,6 +72,8 @@ def up(
     configs = dealt_nodes(data or "digits", split, nodes)
     place = out or folder / default_folder("deployed")
     with (
+        stopping_cleanly(place, "the same command and --out"),
+        ending_as_by_ctrl_c(),
         tempfile.TemporaryDirectory(prefix="fedclade-up-") as work,
         Trial(Path(work), configs, insecure=insecure) as trial,
     ):

@@ -19,7 +19,13 @@ TestView = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="All chance in a run comes from it.  [0]")]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where data files lie.  [$FEDCLADE_DATA, or the user's cache]")
+    Path | None,
+    typer.Option(
+        "--data-dir", exists=True, file_okay=False, help="Where data files lie.  [$FEDCLADE_DATA, or the user's cache]"
+    ),
+]
+NewDataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where to put the files.  [$FEDCLADE_DATA, or the user's cache]")
 ]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes.  [one for each core]")]
 Track = Annotated[

@@ -101,12 +101,12 @@ def default_folder(*words: str) -> Path:
 
 
 @contextmanager
-def stopping_cleanly(folder: Path) -> Iterator[None]:
-    """Ctrl-C ends the command with one line on how to go on."""
+def stopping_cleanly(folder: Path, command: str = "fedclade resume") -> Iterator[None]:
+    """Ctrl-C ends the command with one line on how to go on: by this command, given the folder."""
     try:
         yield
     except KeyboardInterrupt:
         begun = (folder / "settings.json").is_file()
-        how = f"go on with: fedclade resume {shlex.quote(str(folder))}" if begun else "the run had not begun"
+        how = f"go on with: {command} {shlex.quote(str(folder))}" if begun else "the run had not begun"
         print(f"stopped; {how}", file=sys.stderr)
         raise typer.Exit(STOPPED) from None

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ def federation_of(
     test_view: str | None = None,
     data_dir: Path | str | None = None,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] = (),
 ) -> Federation:
     """A federation from anything that can be one.
 
     `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"my_module:make_data"`, a
-    Dataset, a Federation, or a dict of clients with arrays or torch Datasets. `classes` fixes the labels of own data.
+    Dataset, a Federation, or a dict of clients with arrays or torch Datasets. `classes` fixes the labels of own data,
+    `columns` the features of own tables and their order.
     """
     from fedclade.data.sources import load, sources
     from fedclade.data.sources.own import from_folder
@@ -34,7 +37,7 @@ def federation_of(
     if isinstance(data, str):
         name, _, rest = data.partition(":")
         if name == "folder":
-            data = from_folder(Path(rest).expanduser(), classes=classes)
+            data = from_folder(Path(rest).expanduser(), classes=classes, columns=columns)
         elif rest and name not in sources():
             data = _made(data)
         else:
@@ -82,10 +85,7 @@ def _as_dealt(federation: Federation, split: str | None, clients: int | None) ->
         raise FedcladeError(f"{clients} clients asked for, but the data have {len(federation)}")
     if clients is None or clients == len(federation):
         return federation.checked()
-    chosen = federation.clients[:clients]
-    return Federation(
-        federation.x, federation.y, chosen, federation.classes, federation.data, federation.split
-    ).checked()
+    return replace(federation, clients=federation.clients[:clients]).checked()
 
 
 def fingerprint(federation: Federation) -> str:

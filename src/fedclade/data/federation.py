@@ -54,6 +54,7 @@ class Federation:
     classes: tuple[str, ...]
     data: str = "own"  # what it was made from, for the record
     split: str = "own"
+    columns: tuple[str, ...] = ()  # the names of the features in their order, where tables gave them
 
     @property
     def n_classes(self) -> int:

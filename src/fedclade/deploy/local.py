@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +41,7 @@ class Trial:
     ) -> None:
         needs_flower("a local deployment")
         self.folder, self.nodes, self.insecure, self.patience = folder.absolute(), list(nodes), insecure, patience
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[Any]] = {}
         self.port = free_port()
         self._ports = [free_port() for _ in nodes]
         home = self.folder / "flower"
@@ -224,11 +225,28 @@ class Trial:
         """`flwr run` of a project: a process that ends when the run has ended."""
         values = {"keys": not self.insecure, **config}
         text = " ".join(f"{name}={_quoted(value)}" for name, value in values.items())
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["flwr", "run", str(project), NAME, "--stream", "--run-config", text],
             env=self.environment, text=True, stdin=subprocess.DEVNULL, start_new_session=True,
             stdout=None if show else subprocess.PIPE, stderr=None if show else subprocess.STDOUT,
         )  # fmt: skip
+        self.processes[f"run-{process.pid}"] = process
+        return process
+
+
+@contextlib.contextmanager
+def ending_as_by_ctrl_c() -> Iterator[None]:
+    """`kill`, a service manager and a closed terminal end the work as Ctrl-C does, so that all is taken down."""
+    is_main = threading.current_thread() is threading.main_thread()  # others cannot have signals
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if is_main and hasattr(signal, name)]
+    defaults = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup stays in force
+    for number in defaults:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in defaults:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def free_port() -> int:
@@ -277,7 +295,7 @@ def run_on_trial(settings: Settings, out: Path) -> RunFolder:
     tables = {"method": chosen.pop("method"), "training": chosen.pop("training")}
     values = {f"{table}.{name}": value for table, inner in tables.items() for name, value in inner.items()} | chosen
     words = [f"{name}={_toml(value)}" for name, value in values.items() if value is not None]
-    with tempfile.TemporaryDirectory(prefix="fedclade-up-") as work:
+    with ending_as_by_ctrl_c(), tempfile.TemporaryDirectory(prefix="fedclade-up-") as work:
         init(Path(work) / "app")
         with Trial(Path(work) / "trial", nodes) as trial:
             config = {"out": str(out.absolute()), "clients": len(nodes), "set": " ".join(words)}
@@ -318,4 +336,4 @@ def dealt_nodes(
     return [{"name": name, **shared, "partition-id": place} for place, name in enumerate(names)]
 
 
-__all__ = ["NAME", "Trial", "dealt_nodes", "free_port", "is_open", "run_on_trial"]
+__all__ = ["NAME", "Trial", "dealt_nodes", "ending_as_by_ctrl_c", "free_port", "is_open", "run_on_trial"]

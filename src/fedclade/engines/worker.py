@@ -43,6 +43,11 @@ def end_with_parent(folder: Path) -> None:
         os._exit(1)
 
     signal.signal(signal.SIGTERM, end)
+    end_when_parent_does()
+
+
+def end_when_parent_does() -> None:
+    """Have the system send this process a SIGTERM when its parent ends, even by SIGKILL (on Linux)."""
     set_option = getattr(ctypes.CDLL(None), "prctl", None) if os.name == "posix" else None
     if set_option is not None:
         set_option(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -6,6 +6,7 @@ from typing import ClassVar
 from fedclade.asking import Ask
 from fedclade.clients.tasks import OWN, SERVER, Describe, Evaluate, Train
 from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Method, Roster
 
 
@@ -36,4 +37,7 @@ class Centralized(Method):
 
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         trained = ask(Train(clusters.models[0]), to=[SERVER], phase="server")
-        return replace(clusters, models={0: trained[SERVER].weights}) if SERVER in trained else clusters
+        if trained.failures:
+            why = trained.failures[SERVER]
+            raise FedcladeError(f"the server cannot train ({why}): mend the training settings, e.g. learning_rate")
+        return replace(clusters, models={0: trained[SERVER].weights})

@@ -228,6 +228,14 @@ class Method(BaseModel):
         return [roster.clients[k] for k in sorted(chosen)]
 
 
+def nobody_answered(ask: Ask) -> FedcladeError:
+    """The error of a clustering round in which every client failed, with the last one's reason."""
+    why = f" ({ask.failures[-1]['failure']})" if ask.failures else ""
+    return FedcladeError(
+        f"no client answered the clustering round{why}: mend the clients or the training settings, and run again"
+    )
+
+
 def nearest(distances: Mapping[int, float]) -> int:
     """The nearest cluster; ties go to the smallest number."""
     return min(distances, key=lambda cluster: (distances[cluster], cluster))

@@ -24,8 +24,7 @@ from pydantic import Field
 
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Evaluate, Train
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Roster, nearest, nobody_answered
 from fedclade.models.weights import average
 
 Count = Annotated[int, Field(ge=1)]
@@ -52,7 +51,7 @@ class Dynamic(Method):
     def start(self, roster: Roster, ask: Ask) -> Clusters:
         codes = self.codes(roster.clients, self.n_clusters, roster, ask)
         if not codes:
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         clusters = Clusters.from_labels(list(codes), list(codes.values()), roster.initial)
         return self.settle(clusters, set(roster.clients) - set(codes), roster, ask)
 

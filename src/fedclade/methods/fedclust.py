@@ -13,8 +13,7 @@ from fedclade.asking import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import distance_matrix
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
 
 
 class FedClust(Method):
@@ -36,7 +35,7 @@ class FedClust(Method):
     def start(self, roster: Roster, ask: Ask) -> Clusters:
         moves = self.first_moves(roster, ask, "cluster")
         if not moves:
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         clients, distances = list(moves), distance_matrix(np.stack(list(moves.values())), self.metric)
         threshold = None if self.n_clusters is not None else self.threshold
         labels, tree = agglomerate(

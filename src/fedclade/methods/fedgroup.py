@@ -12,8 +12,7 @@ from fedclade.asking import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
 from fedclade.clustering.similarity import cosine_matrix, directions, distance_matrix
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
 
 
 class FedGroup(Method):
@@ -30,7 +29,7 @@ class FedGroup(Method):
         chosen = [roster.clients[k] for k in sorted(drawn)]
         trained = ask(Train(roster.initial), to=chosen, phase="cluster")
         if not len(trained):
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         updates = trained.stack() - roster.initial
         groups = min(self.n_clusters, len(trained))
         decomposed = decomposed_cosines(updates, groups)

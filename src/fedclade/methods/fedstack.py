@@ -25,7 +25,7 @@ from fedclade.clients.tasks import OWN, Evaluate, Predict, Predicted, Train, Tra
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
 from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
@@ -90,7 +90,7 @@ class FedStack(Method):
         stack = self.predictions(trained.clients, roster, ask, "stack")
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         labels = self.grouped(signatures, roster, ask)
         clusters = Clusters.from_labels(list(signatures), labels, roster.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
@@ -253,11 +253,12 @@ class FedStack(Method):
 
 def scores(answers: Sequence[Predicted], n_classes: int) -> dict[str, Any]:
     """Accuracy and, as means over the classes that the test rows hold, balanced accuracy, precision, recall and F1."""
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+    from sklearn.metrics import precision_recall_fscore_support
 
     labels = np.concatenate([answer.labels for answer in answers])
     found = np.concatenate([answer.values.argmax(1) for answer in answers])
     held = np.unique(labels)
+    pairs = np.bincount(labels * n_classes + found, minlength=n_classes**2)
     precision, recall, f1, rows = precision_recall_fscore_support(labels, found, labels=held, zero_division=0.0)
     return {
         "accuracy": float((labels == found).mean()),
@@ -266,7 +267,7 @@ def scores(answers: Sequence[Predicted], n_classes: int) -> dict[str, Any]:
         "recall": float(recall.mean()),
         "f1": float(f1.mean()),
         "by_class": {"class": held, "precision": precision, "recall": recall, "f1": f1, "rows": rows},
-        "confusion": confusion_matrix(labels, found, labels=np.arange(n_classes)),
+        "confusion": pairs.reshape(n_classes, n_classes),
     }
 
 

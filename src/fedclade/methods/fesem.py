@@ -12,8 +12,7 @@ from pydantic import Field
 from fedclade.asking import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Roster, nearest, nobody_answered
 
 
 class FeSEM(Method):
@@ -27,7 +26,7 @@ class FeSEM(Method):
         """The first centres: k-means of everybody's model after one training from the same start."""
         trained = ask(Train(roster.initial), to=roster.clients, phase="cluster")
         if not len(trained):
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         labels = kmeans(trained.stack(), min(self.n_clusters, len(trained)))
         clusters = Clusters.from_labels(trained.clients, labels, roster.initial).averaged(trained)
         return self.settle(clusters, trained.failures, roster, ask)

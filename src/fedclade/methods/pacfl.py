@@ -13,8 +13,7 @@ from fedclade.asking import Ask
 from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import angle_profiles, subspace_angles
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
 
 
 class PACFL(Method):
@@ -37,7 +36,7 @@ class PACFL(Method):
     def start(self, roster: Roster, ask: Ask) -> Clusters:
         bases = self.bases(roster, ask, "cluster")
         if not bases:
-            raise FedcladeError("no client answered the clustering round: mend the clients and run again")
+            raise nobody_answered(ask)
         clients, angles = list(bases), subspace_angles(list(bases.values()), self.legacy)
         if self.n_clusters is None:
             labels, tree = agglomerate(self.distances(angles), self.linkage, threshold=self.threshold)

@@ -75,7 +75,7 @@ class RunFolder:
     def open(cls, path: Path | str) -> "RunFolder":
         run = cls(path)
         if not (run.path / "settings.json").is_file():
-            raise FedcladeError(f"{run.path} is no run folder: it has no settings.json")
+            raise FedcladeError(f"{run.path} is no run folder: it has no settings.json; give one that a run made")
         return run
 
     def __enter__(self) -> "RunFolder":

@@ -65,7 +65,11 @@ def from_datasets(
 
 
 def from_folder(
-    path: Path | str, holdout: float = 0.2, seed: int = 0, classes: Sequence[Any] | None = None
+    path: Path | str,
+    holdout: float = 0.2,
+    seed: int = 0,
+    classes: Sequence[Any] | None = None,
+    columns: Sequence[str] = (),
 ) -> Federation:
     """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, named after it.
 
@@ -76,7 +80,7 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
-    files = sorted(file for file in folder.iterdir() if file.suffix in _READERS and file.is_file())
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file())
     if not files:
         raise FedcladeError(f"{folder}: it holds no {listed(_READERS)} files: put one for each client there")
     stems = [file.stem for file in files]
@@ -84,10 +88,10 @@ def from_folder(
     if twice:
         raise FedcladeError(f"{folder}: client {twice[0]!r} has more than one file: keep one of them")
     clients = {file.stem: _read(file) for file in files}
-    _align_columns(files, clients)
+    columns = _align_columns(files, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
     federation = from_arrays(clients, classes, groups, holdout, seed)
-    return replace(federation, data=f"folder:{folder}")
+    return replace(federation, data=f"folder:{folder}", columns=tuple(columns))
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
@@ -177,7 +181,11 @@ def _labels(name: str, values: Any) -> np.ndarray:
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
         y = y.astype(str)
     if y.dtype.kind in "US":
-        return y.astype(str)
+        y = y.astype(str)
+        if (y == "").any():
+            row = int(np.argmax(y == ""))
+            raise FedcladeError(f"client {name!r}: row {row} has no label: give it one, or leave the row out")
+        return y
     if y.dtype.kind in "biu" or (y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.rint(y)).all()):
         return y.astype(np.int64)
     raise FedcladeError(
@@ -297,7 +305,7 @@ def _dataset_arrays(name: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 def _read(file: Path) -> dict[str, Any]:
     """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file."""
     try:
-        return _READERS[file.suffix](file)
+        return _READERS[file.suffix.lower()](file)
     except FedcladeError:
         raise
     except Exception as error:  # the parsers of three formats raise many unrelated kinds
@@ -341,6 +349,9 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
     names = [name for name in table.column_names if name and not name.startswith("__index_level_")]
     if len(set(names)) < len(names):
         raise FedcladeError(f"{file}: two columns have the same name: give each its own")
+    for name in names:
+        if str(table[name].type) == "binary":  # what Arrow makes of text in another encoding
+            raise FedcladeError(f"{file}: column {name!r} is not UTF-8 text: save the file as UTF-8")
     columns = {name: table[name].to_numpy() for name in names}
     split, group = columns.pop("split", None), columns.pop("group", None)
     label = next((name for name in ("label", "y") if name in columns), next(reversed(columns), ""))
@@ -373,18 +384,21 @@ def _constant(file: Path, group: np.ndarray) -> Any:
     return values.pop() if values else None
 
 
-def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]]) -> None:
-    """Brings every table's features into the first table's order: rows of unlike order would silently be nonsense."""
+def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]) -> Sequence[str]:
+    """Brings every table's features into one order, given or the first table's, and returns it.
+
+    Rows of unlike order would silently be nonsense.
+    """
     tables = [file for file in files if "columns" in clients[file.stem]]
+    whose = "the run" if columns else tables[0].name if tables else ""
     for file in tables:
-        client, first = clients[file.stem], clients[tables[0].stem]["columns"]
-        if set(client["columns"]) != set(first):
-            odd = sorted(set(client["columns"]) ^ set(first))
-            raise FedcladeError(
-                f"{file}: its columns differ from those of {tables[0].name} in {listed(odd)}: make them alike"
-            )
-        order = [client["columns"].index(name) for name in first]
+        client = clients[file.stem]
+        columns = columns or client["columns"]
+        if set(client["columns"]) != set(columns):
+            odd = sorted(set(client["columns"]) ^ set(columns))
+            raise FedcladeError(f"{file}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
+        order = [client["columns"].index(name) for name in columns]
         for part in ("x", "x_test"):
             if part in client:
                 client[part] = client[part][:, order]
-        client["columns"] = first
+    return columns
