@@ -18,10 +18,14 @@ class Scripted:
     """An engine whose clients add the update of the script to whatever model they get."""
 
     facts: Mapping[str, Any] = {}
+    has_strangers = False
 
     def __init__(self, clients: Sequence[str], layout: Layout, script: Script, samples: Mapping[str, int]) -> None:
         self.clients, self.layout, self.script, self.samples = tuple(clients), layout, script, samples
         self.initial = np.zeros(layout.size, np.float32)
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.layout
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]:
         answers: dict[str, Answer | Failure] = {}

@@ -38,11 +38,16 @@ class Engine(Protocol):
     n_classes: int
     network_of: Mapping[str, str]  # the networks of clients that train another than the clusters'
     facts: Mapping[str, Any]  # what a run records about it
+    has_strangers: bool  # what clients send may be absurd on purpose
+    keeps_models: bool  # clients keep the last models they trained, and can be asked for them
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 
     def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
         """Do tasks that need no client's rows where the server is, with all the hands it has."""
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        """Of the network that a client trains or, with `through`, of the one behind it."""
 
     def rewind(self, round: int) -> None:
         """Go back to what clients remembered at the end of a round."""
@@ -219,7 +224,7 @@ class Ask:
             return Failure("refused", f"trained on {answer.n_samples or 'no'} samples")
         if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
             return Failure("not finite", "the update holds NaN or infinite numbers")
-        if not getattr(self.engine, "has_strangers", False):
+        if not self.engine.has_strangers:
             return None
         begun = next(iter(task.candidates), self.engine.initial)
         length = float(np.linalg.norm(answer.weights.astype(np.float64)))
@@ -228,9 +233,8 @@ class Ask:
         return None
 
     def _layout(self, client: str, message: Task | Answer) -> Layout:
-        """Of the weights in a message. An engine whose clients all train one network need not know `layout_of`."""
-        find = getattr(self.engine, "layout_of", None)
-        return find(client, getattr(message, "through", "")) if find is not None else self.engine.layout
+        """Of the weights in a message."""
+        return self.engine.layout_of(client, getattr(message, "through", ""))
 
     def _count(self, client: str, phase: str, direction: str, message: Task | Answer) -> None:
         arrays = sent_arrays(message, self._layout(client, message).select)

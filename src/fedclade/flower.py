@@ -258,8 +258,8 @@ def layer_names(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
 class PlainEngine:
     """Nodes that run a ClientApp of somebody else's."""
 
-    has_strangers = True  # what clients send may be absurd on purpose
-    keeps_models = False  # a plain client has no last model of its own that could be asked for
+    has_strangers = True
+    keeps_models = False
     input_shape: tuple[int, ...] = ()
     n_classes = 0
 
@@ -375,6 +375,9 @@ class PlainEngine:
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         raise FedcladeError("this method works at the server with a torch model, which a plain ServerApp does not have")
+
+    def layout_of(self, client: str, through: str = "") -> Layout:
+        return self.layout
 
     def rewind(self, round: int) -> None:
         pass

@@ -122,7 +122,7 @@ class Loop:
         last = number == self.rounds
         self.has_trained |= set(self.ask.trained)
         measured = last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
-        own = getattr(self.engine, "keeps_models", True) and (last or self._is_own_due(number))
+        own = self.engine.keeps_models and (last or self._is_own_due(number))
         if measured:
             served = self.ask({c: self.method.serve(clusters, c) for c in self.present}, phase="measure")
             self._see(served, "accuracy", "loss")

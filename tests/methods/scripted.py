@@ -50,6 +50,8 @@ class Scripted:
     input_shape: tuple[int, ...] = (2,)
     n_classes: int = 4
     facts: Mapping[str, Any] = field(default_factory=dict)
+    has_strangers: bool = False
+    keeps_models: bool = False
 
     @property
     def clients(self) -> tuple[str, ...]:

@@ -158,7 +158,8 @@ def server_rows(input_shape: tuple[int, ...], classes: tuple[str, ...], dtype: s
 class DeployedEngine:
     """A grid of real nodes that run `fedclade.deploy.node`."""
 
-    has_strangers = True  # what clients send may be absurd on purpose
+    has_strangers = True
+    keeps_models = True
 
     def __init__(
         self,

@@ -78,6 +78,9 @@ def read_answer(reply: "Message", layout: Layout) -> Answer | Failure:
 class FlowerEngine:
     """A grid whose nodes run fedclade's client app."""
 
+    has_strangers = False
+    keeps_models = True
+
     def __init__(self, grid: Any, bench: Workbench, timeout: float | None = None) -> None:
         self.post, self.bench = Post(grid, timeout), bench
         self.layout, self.initial = bench.layout, bench.initial

@@ -54,6 +54,11 @@ class Work:
 
 
 class LocalEngine:
+    """Clients in this process or in worker processes of this machine."""
+
+    has_strangers = False
+    keeps_models = True
+
     def __init__(
         self,
         federation: Federation,
