@@ -1,12 +1,9 @@
 """Who trains this round: counts of O12 and the rules of FedSCCS."""
 
 import numpy as np
-import pytest
 
 from fedclade.clustering.selection import (
-    candidates_by_size,
     everyone,
-    highest_loss,
     least_selected,
     one_at_random,
     worst_half,
@@ -25,14 +22,6 @@ def test_selections():
     assert everyone(MEMBERS).tolist() == [2, 4, 5, 7, 9]
     assert worst_half(MEMBERS, accuracy).tolist() == [4, 5]
     assert worst_half(MEMBERS[:1], accuracy[:1]).tolist() == [9]
-    assert highest_loss(MEMBERS, accuracy, 2).tolist() == [2, 9]
     rng = np.random.default_rng(0)
     assert {int(one_at_random(MEMBERS, rng)[0]) for _ in range(99)} == set(MEMBERS)
     assert {int(least_selected(MEMBERS, np.array([3, 1, 2, 1, 4]), rng)[0]) for _ in range(99)} == {4, 2}
-
-
-def test_candidates_come_by_size_and_once():
-    rng = np.random.default_rng(0)
-    assert candidates_by_size(np.array([0, 5, 0, 7]), 3, rng).tolist() == [1, 3]
-    drawn = np.concatenate([candidates_by_size(np.array([1, 9]), 1, rng) for _ in range(500)])
-    assert np.mean(drawn == 1) == pytest.approx(0.9, abs=0.05)

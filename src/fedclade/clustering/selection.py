@@ -28,15 +28,3 @@ def least_selected(members: np.ndarray, times: np.ndarray, rng: np.random.Genera
     """One member among those selected the fewest times so far; `times` is by member (FedSCCS code, `Less-Selected`)."""
     members, times = np.asarray(members), np.asarray(times)
     return rng.choice(np.sort(members[times == times.min()]), size=1)
-
-
-def candidates_by_size(sizes: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Different clients drawn with probability by their number of samples: power-of-choice's first step."""
-    chances = np.asarray(sizes, dtype=np.float64) / np.sum(sizes)
-    return np.sort(rng.choice(len(chances), size=min(count, int((chances > 0).sum())), replace=False, p=chances))
-
-
-def highest_loss(candidates: np.ndarray, losses: np.ndarray, count: int) -> np.ndarray:
-    """The candidates with the highest loss, equal ones by smallest index: power-of-choice's second step."""
-    order = np.lexsort((candidates, -np.asarray(losses)))
-    return np.sort(np.asarray(candidates)[order[:count]])
