@@ -80,7 +80,8 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file())
+    files = [file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file()]
+    files.sort(key=lambda file: natural(file.name))
     if not files:
         raise FedcladeError(f"{folder}: it holds no {listed(_READERS)} files: put one for each client there")
     stems = [file.stem for file in files]
@@ -98,6 +99,14 @@ def natural(name: str) -> tuple[list[str | int], str]:
     """A sorting key under which client-2 comes before client-10."""
     words = re.split(r"([0-9]+)", name)
     return [int(word) if i % 2 else word for i, word in enumerate(words)], name
+
+
+def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str) -> list[int]:
+    """Where the wanted columns are among a table's own, or one line on what is missing or too much."""
+    if set(own) != set(wanted):
+        odd = sorted(set(own) ^ set(wanted))
+        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
+    return [own.index(name) for name in wanted]
 
 
 # --- from what was given to checked arrays ----------------------------------------------------------------------------
@@ -394,10 +403,7 @@ def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]], column
     for file in tables:
         client = clients[file.stem]
         columns = columns or client["columns"]
-        if set(client["columns"]) != set(columns):
-            odd = sorted(set(client["columns"]) ^ set(columns))
-            raise FedcladeError(f"{file}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
-        order = [client["columns"].index(name) for name in columns]
+        order = column_order(client["columns"], columns, str(file), whose)
         for part in ("x", "x_test"):
             if part in client:
                 client[part] = client[part][:, order]
