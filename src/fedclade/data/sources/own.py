@@ -1,4 +1,5 @@
-"""A person's own data: one client each, from arrays, from torch data sets, or from a folder with one file a client.
+"""A person's own data: one client each, from arrays, from torch data sets, or from a folder with one file a client
+(or one folder of images, see `pictures`).
 
 Labels may be any whole numbers or strings: they become 0 .. C-1 in the sorted order of all clients' labels, and
 `Federation.classes` keeps their names. Rows become uint8 images (channels first) or float32 features:
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.data.federation import Client, Federation
+from fedclade.data.sources.pictures import images_in, read_pictures
 from fedclade.data.sources.source import one_line
 from fedclade.errors import FedcladeError, listed
 from fedclade.randomness import stream
@@ -71,7 +73,9 @@ def from_folder(
     classes: Sequence[Any] | None = None,
     columns: Sequence[str] = (),
 ) -> Federation:
-    """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, named after it.
+    """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, or one folder of images.
+
+    A client bears the name of its file or folder.
 
     A `.npz` holds `x` and `y`, perhaps `x_test` and `y_test`, perhaps a single `group`. A table holds a row a line: the
     label is the column `label` or `y`, else the last one; a column `split` tells `train` from `test` rows; a column
@@ -80,16 +84,20 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
-    files = [file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file()]
-    files.sort(key=lambda file: natural(file.name))
-    if not files:
-        raise FedcladeError(f"{folder}: it holds no {listed(_READERS)} files: put one for each client there")
-    stems = [file.stem for file in files]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        raise FedcladeError(f"{folder}: client {twice[0]!r} has more than one file: keep one of them")
-    clients = {file.stem: _read(file) for file in files}
-    columns = _align_columns(files, clients, columns)
+    found = sorted((path for path in folder.iterdir() if _reader(path)), key=lambda path: natural(path.name))
+    if not found:
+        raise FedcladeError(
+            f"{folder}: it holds no clients: put a file for each there ({listed(_READERS)}), "
+            "or a folder for each with a folder of images for every class"
+        )
+    paths: dict[str, Path] = {}
+    for path in found:
+        name = path.name if path.is_dir() else path.stem
+        if name in paths:
+            raise FedcladeError(f"{folder}: client {name!r} has more than one file: keep one of them")
+        paths[name] = path
+    clients = {name: _read(path) for name, path in paths.items()}
+    columns = _align_columns(paths, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
     federation = from_arrays(clients, classes, groups, holdout, seed)
     return replace(federation, data=f"folder:{folder}", columns=tuple(columns))
@@ -311,10 +319,19 @@ def _dataset_arrays(name: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+def _reader(path: Path) -> Callable[[Path], dict[str, Any]] | None:
+    """What reads a client from here, if one is here."""
+    if path.is_dir():
+        return read_pictures if any(images_in(path)) else None
+    return _READERS.get(path.suffix.lower())
+
+
 def _read(file: Path) -> dict[str, Any]:
-    """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file."""
+    """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file or folder."""
+    read = _reader(file)
+    assert read is not None
     try:
-        return _READERS[file.suffix.lower()](file)
+        return read(file)
     except FedcladeError:
         raise
     except Exception as error:  # the parsers of three formats raise many unrelated kinds
@@ -393,17 +410,18 @@ def _constant(file: Path, group: np.ndarray) -> Any:
     return values.pop() if values else None
 
 
-def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]) -> Sequence[str]:
+def _align_columns(
+    paths: Mapping[str, Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]
+) -> Sequence[str]:
     """Brings every table's features into one order, given or the first table's, and returns it.
 
     Rows of unlike order would silently be nonsense.
     """
-    tables = [file for file in files if "columns" in clients[file.stem]]
-    whose = "the run" if columns else tables[0].name if tables else ""
-    for file in tables:
-        client = clients[file.stem]
+    tables = {name: client for name, client in clients.items() if "columns" in client}
+    whose = "the run" if columns else paths[next(iter(tables))].name if tables else ""
+    for name, client in tables.items():
         columns = columns or client["columns"]
-        order = column_order(client["columns"], columns, str(file), whose)
+        order = column_order(client["columns"], columns, str(paths[name]), whose)
         for part in ("x", "x_test"):
             if part in client:
                 client[part] = client[part][:, order]
