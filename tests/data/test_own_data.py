@@ -298,6 +298,30 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
+def test_labels_of_tables_are_text_where_anybodys_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f,label,split\n1,007,train\n2,3,train\n4,007,test\n")
+    (tmp_path / "b.csv").write_text("label,f\nx,5\n3,6\n")
+    federation = from_folder(tmp_path)
+    assert federation.classes == ("007", "3", "x")
+    assert federation.y.tolist() == [0, 1, 0, 2, 1]
+    (tmp_path / "b.csv").write_text("label,f\n7,5\n3,6\n")
+    assert from_folder(tmp_path).classes == ("3", "7")
+    (tmp_path / "b.csv").write_text("label,f\nx,5\n3,6\n")
+    (tmp_path / "a.csv").write_text("f,label\n1,7\n2,\n")
+    refused(lambda: from_folder(tmp_path), "client 'a'", "none missing")
+    np.savez(tmp_path / "a.npz", x=[[1.0], [2.0]], y=[7, 3])  # here the owner has said that they are numbers
+    (tmp_path / "a.csv").unlink()
+    refused(lambda: from_folder(tmp_path), "client 'b'", "labels are strings", "numbers")
+
+
+def test_a_missing_header_is_guessed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0.5,-1e3,0\n1.5,2,1\n")
+    (tmp_path / "b.csv").write_text("f1,f2,label\n0.5,1,0\n")
+    refused(lambda: from_folder(tmp_path), "b.csv", "columns differ", "the first line must name the columns")
+    (tmp_path / "a.csv").write_text("0,0,1\n1.5,2,1\n")
+    refused(lambda: from_folder(tmp_path), "a.csv", "same name", "the first line must name the columns")
+
+
 def draw(path: Path, size: tuple[int, int] = (4, 3), mode: str = "RGB", shade: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
@@ -362,6 +386,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     refused(lambda: from_folder(tmp_path), str(tmp_path), ".npz, .csv, .parquet", "a folder of images for every class")
     frame().to_csv(tmp_path / "a.csv", index=False)
     frame().rename(columns={"f2": "g2"}).to_csv(tmp_path / "b.csv", index=False)
-    refused(lambda: from_folder(tmp_path), "b.csv", "a.csv", "f2, g2")
+    with pytest.raises(FedcladeError, match=r"b\.csv.*a\.csv in f2, g2: make them alike$"):
+        from_folder(tmp_path)
     frame().to_parquet(tmp_path / "a.parquet")
     refused(lambda: from_folder(tmp_path), "client 'a' has more than one file")

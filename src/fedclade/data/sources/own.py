@@ -97,6 +97,8 @@ def from_folder(
             raise FedcladeError(f"{folder}: client {name!r} has more than one file: keep one of them")
         paths[name] = path
     clients = {name: _read(path) for name, path in paths.items()}
+    if any(_is_text(client["y"]) for client in clients.values()):
+        clients = {name: _with_text_labels(paths[name], client) for name, client in clients.items()}
     columns = _align_columns(paths, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
     federation = from_arrays(clients, classes, groups, holdout, seed)
@@ -113,7 +115,8 @@ def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str
     """Where the wanted columns are among a table's own, or one line on what is missing or too much."""
     if set(own) != set(wanted):
         odd = sorted(set(own) ^ set(wanted))
-        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
+        hint = _header_hint(own) or _header_hint(wanted)
+        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike{hint}")
     return [own.index(name) for name in wanted]
 
 
@@ -350,10 +353,22 @@ def _read_npz(file: Path) -> dict[str, Any]:
     return {name: contents[name] for name in ("x", "y", "x_test", "y_test", "group") if name in contents}
 
 
-def _read_csv(file: Path) -> dict[str, Any]:
-    from pyarrow import csv
+def _read_csv(file: Path, text: Sequence[str] = ()) -> dict[str, Any]:
+    """A table of which some columns are text, whatever they look like."""
+    from pyarrow import csv, string
 
-    return _from_table(file, csv.read_csv(file, csv.ReadOptions(use_threads=False)))
+    types = csv.ConvertOptions(column_types=dict.fromkeys(text, string()), strings_can_be_null=bool(text))
+    return _from_table(file, csv.read_csv(file, csv.ReadOptions(use_threads=False), convert_options=types))
+
+
+def _with_text_labels(file: Path, client: dict[str, Any]) -> dict[str, Any]:
+    """The same client with its labels as text, where they only look like numbers: a CSV file does not say."""
+    is_unsure = file.suffix.lower() == ".csv" and not _is_text(client["y"])
+    return _read_csv(file, text=[client["label"]]) if is_unsure else client
+
+
+def _is_text(labels: np.ndarray) -> bool:
+    return labels.dtype.kind in "OUS"
 
 
 def _read_parquet(file: Path) -> dict[str, Any]:
@@ -374,7 +389,7 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
         raise FedcladeError(f"{file}: it has no rows: give the client some, or leave it out")
     names = [name for name in table.column_names if name and not name.startswith("__index_level_")]
     if len(set(names)) < len(names):
-        raise FedcladeError(f"{file}: two columns have the same name: give each its own")
+        raise FedcladeError(f"{file}: two columns have the same name: give each its own{_header_hint(names)}")
     for name in names:
         if str(table[name].type) == "binary":  # what Arrow makes of text in another encoding
             raise FedcladeError(f"{file}: column {name!r} is not UTF-8 text: save the file as UTF-8")
@@ -388,12 +403,21 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
         if values.dtype.kind not in "biuf":
             raise FedcladeError(f"{file}: column {name!r} is not numeric: encode it as numbers, or leave it out")
     x = np.column_stack(list(columns.values()))
-    contents: dict[str, Any] = {"x": x, "y": y, "columns": list(columns)}
+    contents: dict[str, Any] = {"x": x, "y": y, "columns": list(columns), "label": label}
     if split is not None:
         contents.update(_split_rows(file, x, y, split))
     if group is not None:
         contents["group"] = _constant(file, group)
     return contents
+
+
+def _header_hint(names: Sequence[str]) -> str:
+    """Where columns are named like numbers, the file probably begins with a row."""
+    try:
+        list(map(float, names))
+    except ValueError:
+        return ""
+    return " (names that are numbers may be a row: the first line must name the columns)"
 
 
 def _split_rows(file: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -> dict[str, np.ndarray]:
