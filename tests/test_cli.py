@@ -387,6 +387,14 @@ def test_a_method_must_return_clusters(invoke: Invoke) -> None:
     assert not Path("Startless").exists()  # it had not begun
 
 
+def test_a_run_in_which_nobody_trained_ends_with_why(invoke: Invoke, finished: Path) -> None:
+    done = invoke("run", *SMALL, "--rounds", "1", "--set", "training.learning_rate=1e30", "--out", "run")
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("nobody trained in any round (train: not finite")
+    assert last.rstrip().endswith("lower training.learning_rate, and run again")
+    assert "nobody trained" not in invoke("show", finished).stdout
+
+
 def test_bugs_are_not_hidden(invoke: Invoke) -> None:
     Path("own_parts.py").write_text(OWN_PARTS)
     result = invoke("run", *SMALL, "--method", "own_parts:Buggy")
