@@ -319,6 +319,8 @@ WRONG = {
     "run --data-dir nowhere": "'nowhere' does not exist",
     "run --data own_parts:no_data": "no data today",
     "run --data folder:nowhere": "no such folder",
+    "run --data folder:": "names no folder: write folder:PATH",
+    "run --split=": "unknown split ''",
     "run --split label-skw:0.2": "did you mean 'label-skew'?",
     "run --split dirichlet:x": "ALPHA is 'x'",
     "run --test-view hold": "holdout",

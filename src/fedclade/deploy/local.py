@@ -320,9 +320,9 @@ def dealt_nodes(
 ) -> list[dict[str, Any]]:
     """The node-config of nodes that share a data set, or of which each has a client of one folder."""
     if data.startswith("folder:"):
-        from fedclade.data.sources.own import from_folder
+        from fedclade.data.sources.own import folder_of, from_folder
 
-        folder = Path(data.removeprefix("folder:")).expanduser().absolute()
+        folder = folder_of(data).absolute()
         names = from_folder(folder).names
         if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedclade.data import federation_of
 from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import column_order, from_arrays, from_folder
+from fedclade.data.sources.own import column_order, folder_of, from_arrays, from_folder
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
@@ -79,7 +79,7 @@ def own_rows(config: Mapping[str, Any]) -> Federation:
         if not 0 <= place < len(whole):
             raise FedcladeError(f"partition-id is {place}: the data have clients 0 to {len(whole) - 1}")
         return _alone(whole, whole.names[place], name)
-    folder = Path(data.removeprefix("folder:")).expanduser()
+    folder = folder_of(data)
     if data.startswith("folder:") or folder.is_dir():
         whole = from_folder(folder)
         return _alone(whole, _chosen(whole, name, f"the folder {folder}"), name)

@@ -105,6 +105,14 @@ def from_folder(
     return replace(federation, data=f"folder:{folder}", columns=tuple(columns))
 
 
+def folder_of(data: str) -> Path:
+    """The folder that `folder:PATH` names."""
+    path = data.removeprefix("folder:")
+    if not path:
+        raise FedcladeError(f"data {data!r} names no folder: write folder:PATH")
+    return Path(path).expanduser()
+
+
 def natural(name: str) -> tuple[list[str | int], str]:
     """A sorting key under which client-2 comes before client-10."""
     words = re.split(r"([0-9]+)", name)
