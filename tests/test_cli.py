@@ -54,6 +54,16 @@ class Idle(Method):
 class Buggy(Method):
     def round(self, clusters, roster, ask):
         raise ZeroDivisionError("a bug of mine")
+
+
+class Forgetful(Method):
+    def round(self, clusters, roster, ask):
+        clusters.noting(seen=True)
+
+
+class Startless(Idle):
+    def start(self, roster, ask):
+        return {0: roster.clients}
 """
 
 Invoke = Callable[..., Result]
@@ -309,6 +319,8 @@ WRONG = {
     "run --data-dir nowhere": "'nowhere' does not exist",
     "run --data own_parts:no_data": "no data today",
     "run --data folder:nowhere": "no such folder",
+    "run --data folder:": "names no folder: write folder:PATH",
+    "run --split=": "unknown split ''",
     "run --split label-skw:0.2": "did you mean 'label-skew'?",
     "run --split dirichlet:x": "ALPHA is 'x'",
     "run --test-view hold": "holdout",
@@ -367,6 +379,22 @@ def test_damaged_runs_are_named(invoke: Invoke, copy: Path, name: str) -> None:
 def test_a_run_whose_settings_make_no_sense_is_not_resumed(invoke: Invoke, unfinished: Path, record: str) -> None:
     (unfinished / "settings.json").write_text(record)
     assert "settings.json" in error_of(invoke("resume", unfinished))
+
+
+def test_a_method_must_return_clusters(invoke: Invoke) -> None:
+    Path("own_parts.py").write_text(OWN_PARTS)
+    for name, what in (("Forgetful", "`round` returned NoneType"), ("Startless", "`start` returned dict")):
+        line = error_of(invoke("run", *SMALL, "--method", f"own_parts:{name}", "--out", name))
+        assert f"method {name}: its {what}: it must return Clusters" in line
+    assert not Path("Startless").exists()  # it had not begun
+
+
+def test_a_run_in_which_nobody_trained_ends_with_why(invoke: Invoke, finished: Path) -> None:
+    done = invoke("run", *SMALL, "--rounds", "1", "--set", "training.learning_rate=1e30", "--out", "run")
+    last = done.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("nobody trained in any round (train: not finite")
+    assert last.rstrip().endswith("lower training.learning_rate, and run again")
+    assert "nobody trained" not in invoke("show", finished).stdout
 
 
 def test_bugs_are_not_hidden(invoke: Invoke) -> None:

@@ -187,6 +187,21 @@ def test_tables_of_newcomers_are_read_in_the_order_of_the_run(tmp_path: Path) ->
         fedclade.place(run.path, f"folder:{tmp_path / 'turned'}")
 
 
+class Importable(FedAvg):
+    """A method in a module."""
+
+
+def test_a_method_given_in_python_is_found_again_where_it_can_be_imported(tmp_path: Path) -> None:
+    write_clients(tmp_path / "here", planted(n_clients=2, rows=20), ["c0", "c1"])
+    data, out = f"folder:{tmp_path / 'here'}", str(tmp_path / "run")
+    run = fedclade.run(data, method=Importable(fraction=0.5), model="mlp", rounds=1, workers=1, out=out)
+    assert run.folder.settings["settings"]["method"]["name"] == "test_cli_place:Importable"
+    for words in (["resume", out, "--rounds", "2", "--workers", "1"], ["place", out, "--data", data]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    assert fedclade.load(out).summary["rounds"] == 2
+
+
 def test_a_method_given_in_python_must_be_given_again(tmp_path: Path) -> None:
     class Own(FedAvg):
         pass

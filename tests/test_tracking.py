@@ -1,6 +1,7 @@
 """Rounds are told to CSV, TensorBoard and MLflow, once each, also when a run stops and goes on."""
 
 import csv
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,22 @@ def test_mlflow_has_every_round_once_and_the_settings(tmp_path: Path, monkeypatc
     assert run.info.status == "FINISHED"
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "accuracy/mean")]
     assert steps == [0, 1, 2]
+
+
+def test_mlflow_prints_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    logging.getLogger("mlflow").setLevel(logging.INFO)  # as it is after an import
+
+    def hear(progress: Progress) -> None:  # the small edition of MLflow has no database to tell of
+        logging.getLogger("mlflow.store.db.utils").info("updating database tables")
+
+    fedclade.run("digits", **SETTINGS, rounds=1, out="run", track="mlflow", on_round=hear)
+    told = capsys.readouterr()
+    assert "INFO" not in told.out + told.err
 
 
 def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

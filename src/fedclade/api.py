@@ -117,7 +117,7 @@ def resume(
 ) -> "Result":
     """Go on with a run where it stopped, or add rounds to one that has ended.
 
-    Data, model and method that were given as Python objects must be given again.
+    Data, model and method that were given as Python objects must be given again, but for a method in a module.
     """
     trackers = named_trackers(track)
     folder = RunFolder.open(path)
@@ -170,7 +170,7 @@ def settings_from_record(record: Mapping[str, Any]) -> Settings:
     values = dict(record.get("settings", {}))
     method = values.get("method")
     name = method.get("name") if isinstance(method, Mapping) else method
-    if name not in METHODS and ":" not in str(name):
+    if name not in METHODS:  # a person's own, which may be given again in Python
         return settings_from({**values, "method": "fedavg"}).model_copy(update={"method": method})
     return settings_from(values)
 
@@ -185,8 +185,12 @@ def recorded_method(settings: Settings, path: Path | str) -> Method:
 
 
 def described(method: Method) -> dict[str, Any]:
-    names = {kind: name for name, kind in METHODS.items()}
-    return {"name": names.get(type(method), type(method).__name__), **method.model_dump(mode="json")}
+    """A method as the record has it: by its name or, where it can be imported again, by `module:Class`."""
+    kind = type(method)
+    names = {known: name for name, known in METHODS.items()}
+    is_found = kind.__module__ != "__main__" and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    own = f"{kind.__module__}:{kind.__name__}" if is_found else kind.__name__
+    return {"name": names.get(kind, own), **method.model_dump(mode="json")}
 
 
 def _networks(model: Any, method: Method, federation: Federation) -> Networks:

@@ -193,7 +193,8 @@ def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableTyp
         "run": str(folder.path),
     }
     accuracy = _accuracy_table(result["accuracy"], result["accuracy_own"], history)
-    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
+    where, warning = _who_is_where(members, groups), _nobody_trained(history)
+    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *where, *warning]
 
 
 def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
@@ -282,6 +283,16 @@ def _failures(history: "pd.DataFrame") -> str:
         return "none"
     last = failed.iloc[-1]
     return f"{len(failed)}; the last: {last['client']} in round {last['round']}, {last['failure']}"
+
+
+def _nobody_trained(history: "pd.DataFrame") -> list[RenderableType]:
+    """A warning where every training failed: the models are those that the run began with."""
+    failed = history[history["failure"] != ""]
+    if history["trained"].any() or not len(failed):
+        return []
+    why = failed["failure"].iloc[-1]
+    cure = "lower training.learning_rate" if "not finite" in why else "mend the clients or the training settings"
+    return [Text(), Text(f"nobody trained in any round ({why}): {cure}, and run again", style="bold")]
 
 
 def _who_is_where(members: Mapping[str, Sequence[str]], groups: Mapping[str, int] | None) -> list[RenderableType]:

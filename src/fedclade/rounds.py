@@ -10,6 +10,7 @@ import numpy as np
 from fedclade.asking import Ask, Engine
 from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
+from fedclade.errors import FedcladeError
 from fedclade.events import Calendar, Event, groups_of
 from fedclade.methods import Clusters, Method, Roster
 from fedclade.runs.folder import UNCOUNTED, RunFolder
@@ -88,13 +89,21 @@ class Loop:
             self.engine.drift(self.calendar.rows_of(number))
             now = replace(roster, round=number, clients=self.present)
             if clusters is None:
-                clusters = self.method.start(now, self.ask)
+                clusters = self._returned("start", self.method.start(now, self.ask))
             else:
-                clusters = self.method.round(self._welcomed(clusters, now), now, self.ask)
+                welcomed = self._welcomed(clusters, now)
+                clusters = self._returned("round", self.method.round(welcomed, now, self.ask))
             clusters.check(self.present)
             self._close_round(number, clusters, began)
         assert clusters is not None
         return self._finish(clusters, result)
+
+    def _returned(self, step: str, value: Any) -> Clusters:
+        """What a step of the method returned, which may be a person's own."""
+        if isinstance(value, Clusters):
+            return value
+        name = type(self.method).__name__
+        raise FedcladeError(f"method {name}: its `{step}` returned {type(value).__name__}: it must return Clusters")
 
     def _admit(self, number: int) -> None:
         """Clients that have come by themselves, as they do on a real grid, take part from this round on."""

@@ -6,6 +6,7 @@ where its tracking stopped: no round comes twice, and rounds that were run witho
 
 import csv
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,6 +102,7 @@ class MLflow:
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise _not_installed("mlflow") from None
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # how it makes its tables is nobody's news
         note = folder / "mlflow.json"
         self.client = MlflowClient(tracking_uri=_mlflow_address())
         if note.is_file():

@@ -1,5 +1,6 @@
 """A person's own data as a federation: arrays, torch data sets, and folders with a file for each client."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedclade.data.federation import Federation
@@ -224,8 +226,9 @@ def test_folder_of_tables_and_arrays(tmp_path: Path) -> None:
     assert federation.input_shape == (3,)
     assert len(federation["client-1"].test) == 2
     assert federation.data == f"folder:{tmp_path}"
-    expected = table(10, 2)[0].astype(np.float32)  # columns are put into one order
-    np.testing.assert_array_equal(federation.x[12:22], expected)
+    assert federation.columns == ("f3", "f1", "f2")  # the order of the first client with a table holds for all
+    expected = table(10, 1)[0][:, [2, 0, 1]].astype(np.float32)
+    np.testing.assert_array_equal(federation.x[22:32], expected)
 
 
 @pytest.mark.parametrize("label", ["label", "y", "the last one"])
@@ -295,11 +298,95 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
 
+def test_labels_of_tables_are_text_where_anybodys_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f,label,split\n1,007,train\n2,3,train\n4,007,test\n")
+    (tmp_path / "b.csv").write_text("label,f\nx,5\n3,6\n")
+    federation = from_folder(tmp_path)
+    assert federation.classes == ("007", "3", "x")
+    assert federation.y.tolist() == [0, 1, 0, 2, 1]
+    (tmp_path / "b.csv").write_text("label,f\n7,5\n3,6\n")
+    assert from_folder(tmp_path).classes == ("3", "7")
+    (tmp_path / "b.csv").write_text("label,f\nx,5\n3,6\n")
+    (tmp_path / "a.csv").write_text("f,label\n1,7\n2,\n")
+    refused(lambda: from_folder(tmp_path), "client 'a'", "none missing")
+    np.savez(tmp_path / "a.npz", x=[[1.0], [2.0]], y=[7, 3])  # here the owner has said that they are numbers
+    (tmp_path / "a.csv").unlink()
+    refused(lambda: from_folder(tmp_path), "client 'b'", "labels are strings", "numbers")
+
+
+def test_a_missing_header_is_guessed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0.5,-1e3,0\n1.5,2,1\n")
+    (tmp_path / "b.csv").write_text("f1,f2,label\n0.5,1,0\n")
+    refused(lambda: from_folder(tmp_path), "b.csv", "columns differ", "the first line must name the columns")
+    (tmp_path / "a.csv").write_text("0,0,1\n1.5,2,1\n")
+    refused(lambda: from_folder(tmp_path), "a.csv", "same name", "the first line must name the columns")
+
+
+def draw(path: Path, size: tuple[int, int] = (4, 3), mode: str = "RGB", shade: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
+    pixels = (np.arange(size[0] * size[1] * channels) + shade).astype(np.uint8).reshape(size[1], size[0], channels)
+    Image.fromarray(pixels.squeeze(), mode).save(path)
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    for number in range(5):
+        draw(tmp_path / "st.mary" / "cat" / f"{number}.png", shade=number)
+    draw(tmp_path / "st.mary" / "dog" / "1.BMP")
+    draw(tmp_path / "hospital-b" / "train" / "eel" / "1.png", shade=100)
+    draw(tmp_path / "hospital-b" / "test" / "cat" / "1.tif", shade=7)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "st.mary" / "cat" / "labels.txt").touch()
+    (tmp_path / "st.mary" / "cat" / "._0.png").touch()
+    federation = from_folder(tmp_path)
+    assert federation.names == ("hospital-b", "st.mary")
+    assert federation.classes == ("cat", "dog", "eel")
+    assert federation.input_shape == (3, 3, 4)
+    assert federation.x.dtype == np.uint8
+    assert federation.y.tolist() == [2, 0, 0, 0, 0, 0, 0, 1]
+    assert [len(client.test) for client in federation.clients] == [1, 1]
+    expected = np.arange(7, 43, dtype=np.uint8).reshape(3, 4, 3).transpose(2, 0, 1)
+    np.testing.assert_array_equal(held_by(federation, "hospital-b", "test"), [expected])
+
+
+def test_grey_images_beside_arrays(tmp_path: Path) -> None:
+    draw(tmp_path / "a" / "no" / "1.jpg", mode="L")
+    np.savez(tmp_path / "b.npz", x=np.zeros((5, 3, 4), np.uint8), y=["yes"] * 5)
+    federation = from_folder(tmp_path)
+    assert federation.input_shape == (1, 3, 4)
+    assert federation.classes == ("no", "yes")
+
+
+def test_bad_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(tmp_path / "a" / "cat" / "1.png")
+    for write, words in (
+        (lambda path: draw(path, size=(5, 3)), ["colour of 5x3 pixels", "colour of 4x3 pixels", "one size and mode"]),
+        (lambda path: draw(path, mode="L"), ["grey of 4x3 pixels", "one size and mode"]),
+        (lambda path: draw(path, mode="RGBA"), ["mode RGBA", "grey (L) or colour (RGB)"]),
+        (lambda path: path.write_text("no image"), ["cannot be read"]),
+    ):
+        path = tmp_path / "a" / "cat" / "2.png"
+        write(path)
+        refused(lambda: from_folder(tmp_path), str(path), *words)
+        path.unlink()
+    for name in ("2.png", "val/cat/2.png"):
+        path = tmp_path / "a" / name
+        draw(path)
+        refused(lambda: from_folder(tmp_path), str(path), "a/CLASS/2.png", "a/train/CLASS/2.png")
+        path.unlink()
+    draw(tmp_path / "b" / "cat" / "1.png", size=(6, 6))
+    refused(lambda: from_folder(tmp_path), "client 'b'", "(3, 6, 6)", "(3, 3, 4)")
+    draw(tmp_path / "b" / "cat" / "1.png")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    refused(lambda: from_folder(tmp_path), "pip install 'fedclade[images]'")
+
+
 def test_bad_folders(tmp_path: Path) -> None:
     refused(lambda: from_folder(tmp_path / "nowhere"), "nowhere", "no such folder")
-    refused(lambda: from_folder(tmp_path), str(tmp_path), ".npz, .csv, .parquet")
+    refused(lambda: from_folder(tmp_path), str(tmp_path), ".npz, .csv, .parquet", "a folder of images for every class")
     frame().to_csv(tmp_path / "a.csv", index=False)
     frame().rename(columns={"f2": "g2"}).to_csv(tmp_path / "b.csv", index=False)
-    refused(lambda: from_folder(tmp_path), "b.csv", "a.csv", "f2, g2")
+    with pytest.raises(FedcladeError, match=r"b\.csv.*a\.csv in f2, g2: make them alike$"):
+        from_folder(tmp_path)
     frame().to_parquet(tmp_path / "a.parquet")
     refused(lambda: from_folder(tmp_path), "client 'a' has more than one file")

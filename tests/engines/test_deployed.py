@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from engines.grids import FakeGrid
 from fedclade import api
@@ -56,7 +57,10 @@ def a_node(number: int, name: str, folder: Path, memory: Path) -> Callable[[Any]
     config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory)}
 
     def answer(message: Any) -> Any:
-        return app(message, Context(1, number, config, RecordDict(), {}))
+        try:
+            return app(message, Context(1, number, config, RecordDict(), {}))
+        except FedcladeError as error:  # as Flower tells it
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
 
     return answer
 
@@ -183,7 +187,7 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
 def test_what_a_node_tells_and_what_it_holds(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = report_of(own_rows({"data": f"folder:{rows / 'late'}"}), {"data": f"folder:{rows / 'late'}"})
     assert told["client"] == "c4"
-    assert set(told) == {"client", "input_shape", "dtype", "classes", "group"}  # nothing of its rows
+    assert set(told) == {"client", "input_shape", "dtype", "classes", "columns", "group"}  # nothing of its rows
     part = own_rows({"data": "digits", "split": "label-groups:2", "clients": 3, "partition-id": 1})
     assert part.names == ("client-001",)
     assert len(part.x) == len(part.clients[0].train) + len(part.clients[0].test)
@@ -210,6 +214,72 @@ def test_labels_are_numbered_alike_everywhere(tmp_path: Path) -> None:
         grid.add(number + 1, a_node(number + 1, name, tmp_path / name, tmp_path / "memory"), name, name)
     folder = serve(grid, {**CONFIG, "clients": 2, "out": str(tmp_path / "run")})
     assert folder.settings["classes"] == ["1", "5", "10"]
+
+
+def tables_of(rows: Path, *orders: tuple[str, ...]) -> FakeGrid:
+    """Nodes t0, t1, ... with the planted rows of c0, c1, ... as tables, each with its columns in its own order."""
+    grid = FakeGrid()
+    for number, order in enumerate(orders):
+        with np.load(rows / "all" / f"c{number}.npz") as held:
+            table = pd.DataFrame(held["x"], columns=[f"f{k}" for k in range(8)]).assign(label=held["y"])
+        folder = rows / f"t{number}"
+        folder.mkdir(exist_ok=True)
+        table[[*order, "label"]].to_parquet(folder / f"t{number}.parquet")
+        grid.add(number + 1, a_node(number + 1, folder.name, folder, rows / "memory"), folder.name, folder.name)
+    return grid
+
+
+FEATURES = tuple(f"f{k}" for k in range(8))
+
+
+def test_columns_are_in_one_order_everywhere(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "clients": 2, "method.name": "fedavg"}
+    alike = serve(tables_of(rows, FEATURES, FEATURES), {**config, "out": str(tmp_path / "alike")})
+    grid = tables_of(rows, FEATURES, FEATURES[::-1])
+    mixed = serve(grid, {**config, "out": str(tmp_path / "mixed")})
+    assert mixed.settings["columns"] == list(FEATURES)
+    one, two = alike.last_checkpoint(), mixed.last_checkpoint()
+    assert one is not None
+    assert two is not None
+    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+
+
+def test_other_columns_are_refused(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "clients": 2, "method.name": "fedavg", "out": str(tmp_path / "run")}
+    grid = tables_of(rows, FEATURES, FEATURES)
+    other = pd.read_parquet(rows / "t1" / "t1.parquet").rename(columns={"f7": "age"})
+    node = grid.nodes[2][1]
+
+    def changes(message: Any) -> Any:
+        if message.metadata.message_type == "train":  # its owner puts another table in place while the run goes on
+            other.to_parquet(rows / "t1" / "t1.parquet")
+        return node(message)
+
+    grid.add(2, changes, "t1", "t1")
+    history = serve(grid, config).table("history")
+    why = history.loc[(history["client"] == "t1") & (history["round"] == 1), "failure"].item()
+    assert "the node's table: its columns differ from those of the run in age, f7: make them alike" in why
+    with pytest.raises(FedcladeError, match="the table of 't1': its columns differ from those of 't0' in age, f7"):
+        serve(grid, {**config, "out": str(tmp_path / "new")})
+
+
+def test_a_late_node_with_other_columns_cannot_join(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tables_of(rows, FEATURES, FEATURES, (*FEATURES[1:], "f0"))
+    table = pd.read_parquet(rows / "t2" / "t2.parquet")
+    table.rename(columns={"f7": "age"}).to_parquet(rows / "t2" / "t2.parquet")
+    late, first = grid.nodes.pop(3), grid.nodes[1][1]
+
+    def opens_the_door(message: Any) -> Any:
+        if message.metadata.message_type == "train":
+            grid.nodes[3] = late
+        return first(message)
+
+    grid.add(1, opens_the_door, "t0", "t0")
+    folder = serve(grid, {**CONFIG, "clients": 2, "method.name": "fedavg", "out": str(tmp_path / "run"), "rounds": 3})
+    assert set(folder.table("history")["client"]) == {"t0", "t1"}
+    assert "'t2' cannot join: its rows, columns or labels are unlike" in capsys.readouterr().out
 
 
 def test_a_late_node_joins_as_a_newcomer(rows: Path, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def list_all(data_dir: options.DataDir = None) -> None:
         table.add_row(name, source.description + forms, source.licence, place)
     console = make_console()
     console.print(table)
-    console.print("\nA missing one: fedclade data get NAME. Your own: --data folder:PATH with a file for each client")
+    console.print(
+        "\nA missing one: fedclade data get NAME. Your own: --data folder:PATH with a file or folder of each client"
+    )
 
 
 @app.command()

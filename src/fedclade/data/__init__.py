@@ -31,13 +31,13 @@ def federation_of(
     `columns` the features of own tables and their order.
     """
     from fedclade.data.sources import load, sources
-    from fedclade.data.sources.own import from_folder
+    from fedclade.data.sources.own import folder_of, from_folder
     from fedclade.data.splits import split as deal
 
     if isinstance(data, str):
         name, _, rest = data.partition(":")
         if name == "folder":
-            data = from_folder(Path(rest).expanduser(), classes=classes, columns=columns)
+            data = from_folder(folder_of(data), classes=classes, columns=columns)
         elif rest and name not in sources():
             data = _made(data)
         else:
@@ -50,7 +50,8 @@ def federation_of(
         raise FedcladeError(
             f"cannot make clients of {type(data).__name__}: give a name, a dict of clients or a Federation"
         )
-    split = split or ("natural" if data.owner is not None else "iid")
+    if split is None:
+        split = "natural" if data.owner is not None else "iid"
     if clients is None and split != "natural":
         clients = DEFAULT_CLIENTS
     return deal(data, split, clients, seed, test_view).checked()

@@ -19,6 +19,7 @@ class Brief:
     seed: int
     training: Training
     classes: tuple[str, ...]
+    columns: tuple[str, ...]  # the features of tables in their order (empty: nobody's have names)
     rows: int | None  # training rows that a client keeps at most
     recipes: Mapping[str, tuple[str, tuple[int, ...], int]]  # of every network: its name, the shape of a row, classes
     network: str  # which of them this client trains
@@ -29,8 +30,8 @@ class Brief:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Brief":
         recipes = {name: (spec, tuple(shape), n) for name, (spec, shape, n) in values["recipes"].items()}
-        changed = {"training": Training(**values["training"]), "classes": tuple(values["classes"]), "recipes": recipes}
-        return cls(**{**values, **changed})
+        names = {key: tuple(values[key]) for key in ("classes", "columns")}
+        return cls(**{**values, **names, "training": Training(**values["training"]), "recipes": recipes})
 
     def networks(self, client: str) -> Networks:
         factories = {name: functools.partial(make, *recipe) for name, recipe in self.recipes.items()}

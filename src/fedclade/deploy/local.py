@@ -318,14 +318,14 @@ def _toml(value: Any) -> str:
 def dealt_nodes(
     data: str, split: str | None, nodes: int | None, seed: int = 0, more: Settings | None = None
 ) -> list[dict[str, Any]]:
-    """The node-config of nodes that share a data set, or of which each has a file of one folder."""
+    """The node-config of nodes that share a data set, or of which each has a client of one folder."""
     if data.startswith("folder:"):
-        from fedclade.data.sources.own import from_folder
+        from fedclade.data.sources.own import folder_of, from_folder
 
-        folder = Path(data.removeprefix("folder:")).expanduser().absolute()
+        folder = folder_of(data).absolute()
         names = from_folder(folder).names
         if nodes is not None and len(names) < nodes:
-            raise FedcladeError(f"{folder} has files for {len(names)} clients, not for {nodes}")
+            raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")
         return [{"name": name, "data": f"folder:{folder}"} for name in names[:nodes]]
     from fedclade.data import federation_of
 

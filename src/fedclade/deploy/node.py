@@ -4,7 +4,7 @@
     node-config 'name="anna" data="hospital.rows:load"'            its own function, which returns (x, y) or more
     node-config 'data="digits" split="label-groups:2" clients=3 partition-id=0'      for trying out
 
-Rows never leave: the server learns their shape, the names of the classes, and what a method asks for.
+Rows never leave: the server learns their shape, the names of classes and columns, and what a method asks for.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedclade.data import federation_of
 from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import from_arrays, from_folder
+from fedclade.data.sources.own import column_order, folder_of, from_arrays, from_folder
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
@@ -79,7 +79,7 @@ def own_rows(config: Mapping[str, Any]) -> Federation:
         if not 0 <= place < len(whole):
             raise FedcladeError(f"partition-id is {place}: the data have clients 0 to {len(whole) - 1}")
         return _alone(whole, whole.names[place], name)
-    folder = Path(data.removeprefix("folder:")).expanduser()
+    folder = folder_of(data)
     if data.startswith("folder:") or folder.is_dir():
         whole = from_folder(folder)
         return _alone(whole, _chosen(whole, name, f"the folder {folder}"), name)
@@ -137,8 +137,17 @@ def report_of(rows: Federation, config: Mapping[str, Any]) -> dict[str, Any]:
         "input_shape": list(rows.input_shape),
         "dtype": str(rows.x.dtype),
         "classes": list(rows.classes),
+        "columns": list(rows.columns),
         "group": client.group,
     }
+
+
+def with_columns(rows: Federation, columns: tuple[str, ...]) -> Federation:
+    """The same rows with a table's features in the order of the run; rows without names are taken as they are."""
+    if not (rows.columns and columns):
+        return rows
+    order = column_order(rows.columns, columns, "the node's table", "the run")
+    return replace(rows, x=np.ascontiguousarray(rows.x[:, order]), columns=columns)
 
 
 def with_classes(rows: Federation, classes: tuple[str, ...], client: str) -> Federation:

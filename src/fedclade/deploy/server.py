@@ -87,7 +87,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 def _begin(out: Path, settings: Settings, method: Method, guests: Guests) -> RunFolder:
     reports = whoever_comes(guests, 0, 0)
-    shape, classes = agreed(reports)
+    shape, classes, columns = agreed(reports)
     networks = _networks(settings, method, [report.client for report in reports], shape, len(classes))
     if not all(isinstance(spec, str) for spec in networks.specs):
         raise FedcladeError(f"the model {OWN_MODEL!r} cannot travel: name it as my_module:make_net")
@@ -100,6 +100,7 @@ def _begin(out: Path, settings: Settings, method: Method, guests: Guests) -> Run
         "groups": None if None in groups.values() else groups,
         "classes": list(classes),
         "input_shape": list(shape),
+        "columns": list(columns),
         "fingerprint": uuid.uuid4().hex[:12],  # nodes know the run by it
         "nodes": dict(guests.bound),
         **record_about(),
@@ -160,7 +161,16 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
 
     recipes = recipes_of(networks_for(everyone))
     brief = Brief(
-        record["fingerprint"], session, -1, settings.seed, settings.training, classes, settings.rows, recipes, ""
+        run=record["fingerprint"],
+        session=session,
+        since=-1,
+        seed=settings.seed,
+        training=settings.training,
+        classes=classes,
+        columns=tuple(record.get("columns", ())),
+        rows=settings.rows,
+        recipes=recipes,
+        network="",
     )
     with folder:
         engine = DeployedEngine(guests, everyone, classes, networks_for, brief, Memory(folder.path / "clients"))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.deploy.node import memory_folder, own_rows, with_classes
+from fedclade.deploy.node import memory_folder, own_rows, with_classes, with_columns
 from fedclade.errors import FedcladeError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[n
     from fedclade.deploy.brief import Brief
 
     brief = Brief.from_json(header["brief"])
-    rows = own_rows(config)
+    rows = with_columns(own_rows(config), brief.columns)
     client = header["client"]  # the name that the server knows it by
     federation = with_classes(rows, brief.classes, client).limited(brief.rows, brief.seed)
     memory = remembered(memory_folder(config, brief.run, client), brief)

@@ -14,7 +14,7 @@ from fedclade.clients.memory import Memory
 from fedclade.clients.tasks import SERVER, Answer, Failure, Predict, Predicted, Task
 from fedclade.clients.work import Workbench
 from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import natural
+from fedclade.data.sources.own import column_order, natural
 from fedclade.deploy.brief import Brief
 from fedclade.engines.flower import Parcels, kind_of, read_answer
 from fedclade.engines.post import Online, Post, failure_of
@@ -42,6 +42,7 @@ class Report:
     input_shape: tuple[int, ...]
     dtype: str
     classes: tuple[str, ...]
+    columns: tuple[str, ...] = ()  # the names of its features, where a table gave them
     group: int | None = None
 
 
@@ -94,13 +95,16 @@ class Guests:
         try:
             told = json.loads(str(reply.content.config_records["hello"]["json"]))
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
+            columns = tuple(map(str, told["columns"]))
             group = None if told["group"] is None else int(told["group"])
             if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
                 raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
+            if columns and (len(set(columns)),) != shape:
+                raise ValueError(f"{len(set(columns))} names of columns for rows of shape {shape}")
             online = self.online.get(node, Online())
             mark = f"key-{sha256(online.key.encode()).hexdigest()[:12]}" if self.keys and online.key else f"node-{node}"
             name = str(told["client"])[:200] or (online.name if self.keys else "") or mark
-            return Report(name, node, online.key, shape, str(told["dtype"]), classes, group)
+            return Report(name, node, online.key, shape, str(told["dtype"]), classes, columns, group)
         except (KeyError, TypeError, ValueError) as error:
             print(f"node {node} cannot take part: its greeting makes no sense ({error!r})", flush=True)
             return None
@@ -128,8 +132,8 @@ class Guests:
         return report.node if report is not None and report.node in self.online else None
 
 
-def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The shape of rows and the classes that nodes agree on, or one line that names who does not."""
+def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
+    """The shape of rows, the classes and the columns that nodes agree on, or one line that names who does not."""
     first = reports[0]
     for report in reports:
         for what, mine, theirs in (
@@ -141,11 +145,19 @@ def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...]]
                     f"the rows of {report.client!r} have {what} {mine}, those of {first.client!r} {theirs}: "
                     "all nodes need the same"
                 )
+    tables = [report for report in reports if report.columns]
+    columns = tables[0].columns if tables else ()
+    for report in tables:  # of the same names; their order may differ
+        column_order(report.columns, columns, f"the table of {report.client!r}", repr(tables[0].client))
+    return first.input_shape, _all_classes(reports), columns
+
+
+def _all_classes(reports: Sequence[Report]) -> tuple[str, ...]:
     found = {name for report in reports for name in report.classes}
     if all(set(report.classes) == found for report in reports):
-        return first.input_shape, first.classes
+        return reports[0].classes
     are_numbers = all(name.lstrip("-").isdecimal() for name in found)
-    return first.input_shape, tuple(sorted(found, key=int) if are_numbers else sorted(found))
+    return tuple(sorted(found, key=int) if are_numbers else sorted(found))
 
 
 def server_rows(input_shape: tuple[int, ...], classes: tuple[str, ...], dtype: str = "float32") -> Federation:
@@ -189,9 +201,11 @@ class DeployedEngine:
         fresh = [report for name, report in self.guests.known.items() if name not in {*self.clients, *self._unfit}]
         names = []
         for report in sorted(fresh, key=lambda report: natural(report.client)):
-            strange = set(report.classes) - set(self.brief.classes)
+            strange = bool(set(report.classes) - set(self.brief.classes))
+            if report.columns and self.brief.columns:
+                strange |= set(report.columns) != set(self.brief.columns)
             if report.input_shape != self.input_shape or report.dtype != self.dtype or strange:
-                print(f"{report.client!r} cannot join: its rows or labels are unlike those of the run", flush=True)
+                print(f"{report.client!r} cannot join: its rows, columns or labels are unlike the run's", flush=True)
                 self._unfit.add(report.client)
                 continue
             names.append(report.client)

@@ -1,4 +1,5 @@
-"""A person's own data: one client each, from arrays, from torch data sets, or from a folder with one file a client.
+"""A person's own data: one client each, from arrays, from torch data sets, or from a folder with one file a client
+(or one folder of images, see `pictures`).
 
 Labels may be any whole numbers or strings: they become 0 .. C-1 in the sorted order of all clients' labels, and
 `Federation.classes` keeps their names. Rows become uint8 images (channels first) or float32 features:
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.data.federation import Client, Federation
+from fedclade.data.sources.pictures import images_in, read_pictures
 from fedclade.data.sources.source import one_line
 from fedclade.errors import FedcladeError, listed
 from fedclade.randomness import stream
@@ -71,7 +73,9 @@ def from_folder(
     classes: Sequence[Any] | None = None,
     columns: Sequence[str] = (),
 ) -> Federation:
-    """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, named after it.
+    """A federation of a folder with one `.npz`, `.csv` or `.parquet` file for each client, or one folder of images.
+
+    A client bears the name of its file or folder.
 
     A `.npz` holds `x` and `y`, perhaps `x_test` and `y_test`, perhaps a single `group`. A table holds a row a line: the
     label is the column `label` or `y`, else the last one; a column `split` tells `train` from `test` rows; a column
@@ -80,24 +84,48 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS and file.is_file())
-    if not files:
-        raise FedcladeError(f"{folder}: it holds no {listed(_READERS)} files: put one for each client there")
-    stems = [file.stem for file in files]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        raise FedcladeError(f"{folder}: client {twice[0]!r} has more than one file: keep one of them")
-    clients = {file.stem: _read(file) for file in files}
-    columns = _align_columns(files, clients, columns)
+    found = sorted((path for path in folder.iterdir() if _reader(path)), key=lambda path: natural(path.name))
+    if not found:
+        raise FedcladeError(
+            f"{folder}: it holds no clients: put a file for each there ({listed(_READERS)}), "
+            "or a folder for each with a folder of images for every class"
+        )
+    paths: dict[str, Path] = {}
+    for path in found:
+        name = path.name if path.is_dir() else path.stem
+        if name in paths:
+            raise FedcladeError(f"{folder}: client {name!r} has more than one file: keep one of them")
+        paths[name] = path
+    clients = {name: _read(path) for name, path in paths.items()}
+    if any(_is_text(client["y"]) for client in clients.values()):
+        clients = {name: _with_text_labels(paths[name], client) for name, client in clients.items()}
+    columns = _align_columns(paths, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
     federation = from_arrays(clients, classes, groups, holdout, seed)
     return replace(federation, data=f"folder:{folder}", columns=tuple(columns))
+
+
+def folder_of(data: str) -> Path:
+    """The folder that `folder:PATH` names."""
+    path = data.removeprefix("folder:")
+    if not path:
+        raise FedcladeError(f"data {data!r} names no folder: write folder:PATH")
+    return Path(path).expanduser()
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
     """A sorting key under which client-2 comes before client-10."""
     words = re.split(r"([0-9]+)", name)
     return [int(word) if i % 2 else word for i, word in enumerate(words)], name
+
+
+def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str) -> list[int]:
+    """Where the wanted columns are among a table's own, or one line on what is missing or too much."""
+    if set(own) != set(wanted):
+        odd = sorted(set(own) ^ set(wanted))
+        hint = _header_hint(own) or _header_hint(wanted)
+        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike{hint}")
+    return [own.index(name) for name in wanted]
 
 
 # --- from what was given to checked arrays ----------------------------------------------------------------------------
@@ -302,10 +330,19 @@ def _dataset_arrays(name: str, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+def _reader(path: Path) -> Callable[[Path], dict[str, Any]] | None:
+    """What reads a client from here, if one is here."""
+    if path.is_dir():
+        return read_pictures if any(images_in(path)) else None
+    return _READERS.get(path.suffix.lower())
+
+
 def _read(file: Path) -> dict[str, Any]:
-    """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file."""
+    """x, y and perhaps x_test, y_test, group (and the columns' names) of one client's file or folder."""
+    read = _reader(file)
+    assert read is not None
     try:
-        return _READERS[file.suffix.lower()](file)
+        return read(file)
     except FedcladeError:
         raise
     except Exception as error:  # the parsers of three formats raise many unrelated kinds
@@ -324,10 +361,22 @@ def _read_npz(file: Path) -> dict[str, Any]:
     return {name: contents[name] for name in ("x", "y", "x_test", "y_test", "group") if name in contents}
 
 
-def _read_csv(file: Path) -> dict[str, Any]:
-    from pyarrow import csv
+def _read_csv(file: Path, text: Sequence[str] = ()) -> dict[str, Any]:
+    """A table of which some columns are text, whatever they look like."""
+    from pyarrow import csv, string
 
-    return _from_table(file, csv.read_csv(file, csv.ReadOptions(use_threads=False)))
+    types = csv.ConvertOptions(column_types=dict.fromkeys(text, string()), strings_can_be_null=bool(text))
+    return _from_table(file, csv.read_csv(file, csv.ReadOptions(use_threads=False), convert_options=types))
+
+
+def _with_text_labels(file: Path, client: dict[str, Any]) -> dict[str, Any]:
+    """The same client with its labels as text, where they only look like numbers: a CSV file does not say."""
+    is_unsure = file.suffix.lower() == ".csv" and not _is_text(client["y"])
+    return _read_csv(file, text=[client["label"]]) if is_unsure else client
+
+
+def _is_text(labels: np.ndarray) -> bool:
+    return labels.dtype.kind in "OUS"
 
 
 def _read_parquet(file: Path) -> dict[str, Any]:
@@ -348,7 +397,7 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
         raise FedcladeError(f"{file}: it has no rows: give the client some, or leave it out")
     names = [name for name in table.column_names if name and not name.startswith("__index_level_")]
     if len(set(names)) < len(names):
-        raise FedcladeError(f"{file}: two columns have the same name: give each its own")
+        raise FedcladeError(f"{file}: two columns have the same name: give each its own{_header_hint(names)}")
     for name in names:
         if str(table[name].type) == "binary":  # what Arrow makes of text in another encoding
             raise FedcladeError(f"{file}: column {name!r} is not UTF-8 text: save the file as UTF-8")
@@ -362,12 +411,21 @@ def _from_table(file: Path, table: Any) -> dict[str, Any]:
         if values.dtype.kind not in "biuf":
             raise FedcladeError(f"{file}: column {name!r} is not numeric: encode it as numbers, or leave it out")
     x = np.column_stack(list(columns.values()))
-    contents: dict[str, Any] = {"x": x, "y": y, "columns": list(columns)}
+    contents: dict[str, Any] = {"x": x, "y": y, "columns": list(columns), "label": label}
     if split is not None:
         contents.update(_split_rows(file, x, y, split))
     if group is not None:
         contents["group"] = _constant(file, group)
     return contents
+
+
+def _header_hint(names: Sequence[str]) -> str:
+    """Where columns are named like numbers, the file probably begins with a row."""
+    try:
+        list(map(float, names))
+    except ValueError:
+        return ""
+    return " (names that are numbers may be a row: the first line must name the columns)"
 
 
 def _split_rows(file: Path, x: np.ndarray, y: np.ndarray, split: np.ndarray) -> dict[str, np.ndarray]:
@@ -384,20 +442,18 @@ def _constant(file: Path, group: np.ndarray) -> Any:
     return values.pop() if values else None
 
 
-def _align_columns(files: list[Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]) -> Sequence[str]:
+def _align_columns(
+    paths: Mapping[str, Path], clients: dict[str, dict[str, Any]], columns: Sequence[str]
+) -> Sequence[str]:
     """Brings every table's features into one order, given or the first table's, and returns it.
 
     Rows of unlike order would silently be nonsense.
     """
-    tables = [file for file in files if "columns" in clients[file.stem]]
-    whose = "the run" if columns else tables[0].name if tables else ""
-    for file in tables:
-        client = clients[file.stem]
+    tables = {name: client for name, client in clients.items() if "columns" in client}
+    whose = "the run" if columns else paths[next(iter(tables))].name if tables else ""
+    for name, client in tables.items():
         columns = columns or client["columns"]
-        if set(client["columns"]) != set(columns):
-            odd = sorted(set(client["columns"]) ^ set(columns))
-            raise FedcladeError(f"{file}: its columns differ from those of {whose} in {listed(odd)}: make them alike")
-        order = [client["columns"].index(name) for name in columns]
+        order = column_order(client["columns"], columns, str(paths[name]), whose)
         for part in ("x", "x_test"):
             if part in client:
                 client[part] = client[part][:, order]
