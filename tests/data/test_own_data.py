@@ -305,6 +305,9 @@ def test_labels_of_tables_are_text_where_anybodys_are(tmp_path: Path) -> None:
     assert federation.classes == ("007", "3", "x")
     assert federation.y.tolist() == [0, 1, 0, 2, 1]
     (tmp_path / "b.csv").write_text("label,f\n7,5\n3,6\n")
+    (tmp_path / "b.csv").rename(tmp_path / "b.csv.later")
+    assert from_folder(tmp_path, classes=("x", "3", "007")).y.tolist() == [2, 1, 2]  # a newcomer of such a run
+    (tmp_path / "b.csv.later").rename(tmp_path / "b.csv")
     assert from_folder(tmp_path).classes == ("3", "7")
     (tmp_path / "b.csv").write_text("label,f\nx,5\n3,6\n")
     (tmp_path / "a.csv").write_text("f,label\n1,7\n2,\n")

@@ -97,7 +97,7 @@ def from_folder(
             raise FedcladeError(f"{folder}: client {name!r} has more than one file: keep one of them")
         paths[name] = path
     clients = {name: _read(path) for name, path in paths.items()}
-    if any(_is_text(client["y"]) for client in clients.values()):
+    if any(_is_text(client["y"]) for client in clients.values()) or any(map(_is_padded, classes or ())):
         clients = {name: _with_text_labels(paths[name], client) for name, client in clients.items()}
     columns = _align_columns(paths, clients, columns)
     groups = {name: client["group"] for name, client in clients.items() if "group" in client}
@@ -373,6 +373,11 @@ def _with_text_labels(file: Path, client: dict[str, Any]) -> dict[str, Any]:
     """The same client with its labels as text, where they only look like numbers: a CSV file does not say."""
     is_unsure = file.suffix.lower() == ".csv" and not _is_text(client["y"])
     return _read_csv(file, text=[client["label"]]) if is_unsure else client
+
+
+def _is_padded(name: Any) -> bool:
+    """Whether a class has a name like 01, which would be read as the number 1."""
+    return str(name).isdigit() and str(name) != str(int(str(name)))
 
 
 def _is_text(labels: np.ndarray) -> bool:
