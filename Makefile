@@ -21,7 +21,7 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 # Real Flower processes on this machine: minutes, not seconds.
 test-flower: install
