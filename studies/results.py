@@ -10,6 +10,7 @@ import argparse
 import math
 import platform
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,118 +35,146 @@ STUDIES = (
 
 Rows = dict[str, dict[str, Any]]
 
+SEE_AUTOMATIC = "[automatic.md](results/automatic.md) compares the two on 18 ways to deal out data"
+
+HOLDS, FAILS, UNCLEAR = "holds here", "does not hold here", "within the spread of seeds"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, what came out here, and whether they agree."""
+
+    words: str
+    here: str
+    verdict: str
+    more: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.words}: {self.here}: **{self.verdict}**{self.more}."
+
 
 def points(value: float) -> str:
     return f"{100 * value:+.1f} points"
 
 
-def verdict(holds: bool) -> str:
-    return "**holds here**" if holds else "**does not hold here**"
+def judged(holds: bool) -> str:
+    return HOLDS if holds else FAILS
 
 
-def above(mine: dict[str, Any], other: dict[str, Any]) -> str:
+def above(words: str, mine: dict[str, Any], other: dict[str, Any], more: str = "") -> Claim:
     """How far the server's models of one method are above another's, and whether that is more than the spread of seeds."""
     gain, spread = mine["accuracy"] - other["accuracy"], max(mine["accuracy_spread"], other["accuracy_spread"])
-    return f"{points(gain)}: {verdict(gain > 0) if abs(gain) > spread else '**within the spread of seeds**'}"
+    return Claim(words, points(gain), judged(gain > 0) if abs(gain) > spread else UNCLEAR, more)
 
 
-def hicfl(rows: Rows) -> list[str]:
-    mine, paper, average = rows["HiCFL"], rows["HiCFL, paper's rule"], rows["FedAvg"]
+def hicfl(rows: Rows) -> list[Claim | str]:
+    mine, paper, average, cfl = (rows[name] for name in ("HiCFL", "HiCFL, paper's rule", "FedAvg", "CFL (MTCFL)"))
     rivals = {name: row for name, row in rows.items() if name.startswith(("IFCA", "CFL"))}
-    lines = [
-        f"HiCFL above FedAvg (paper: about 9 points): {above(mine, average)}; for the clients' own models "
-        f"{points(mine['own'] - average['own'])}."
-    ]
-    for name, row in rivals.items():
-        lines.append(f"HiCFL above {name} (paper: about 2 points): {above(mine, row)}.")
-    cfl = rows["CFL (MTCFL)"]
-    lines.append(
-        "Fewer rounds to final clusters than MTCFL (paper: 27 to 81 % fewer): HiCFL settled in round "
-        f"{mine['settled']:.1f} with {mine['clusters']:.1f} clusters (ARI {mine['ari']:.2f}), MTCFL in round "
-        f"{cfl['settled']:.1f} with {cfl['clusters']:.1f} (ARI {cfl['ari']:.2f}), so {1 - mine['settled'] / cfl['settled']:.0%} "
-        f"fewer: {verdict(mine['settled'] <= 0.73 * cfl['settled'])}."
-    )
-    lines.append(
+    own = f"; for the clients' own models {points(mine['own'] - average['own'])}"
+    return [
+        above("HiCFL above FedAvg (paper: about 9 points)", mine, average, own),
+        *(above(f"HiCFL above {name} (paper: about 2 points)", mine, row) for name, row in rivals.items()),
+        Claim(
+            "Fewer rounds to final clusters than MTCFL (paper: 27 to 81 %)",
+            f"{1 - mine['settled'] / cfl['settled']:.0%} fewer",
+            judged(mine["settled"] <= 0.73 * cfl["settled"]),
+            f" (round {mine['settled']:.1f} with {mine['clusters']:.1f} clusters, ARI {mine['ari']:.2f}; MTCFL round "
+            f"{cfl['settled']:.1f} with {cfl['clusters']:.1f}, ARI {cfl['ari']:.2f})",
+        ),
         f"The paper's own rule on the same runs: {paper['clusters']:.1f} clusters, ARI {paper['ari']:.2f}, "
         f"{points(paper['accuracy'] - average['accuracy'])} against FedAvg; ours: {mine['clusters']:.1f} clusters, ARI "
-        f"{mine['ari']:.2f}."
-    )
-    return lines
+        f"{mine['ari']:.2f}.",
+    ]
 
 
-def hicfl_few(rows: Rows) -> list[str]:
+def hicfl_few(rows: Rows) -> list[Claim | str]:
     mine, half, average = rows["HiCFL"], rows["HiCFL, a quorum of half"], rows["FedAvg"]
     return [
         "The paper has all clients take part. With a tenth of them in a round, a cluster is tested once four fifths of its "
-        f"members have sent three updates, which takes some 45 rounds: above FedAvg {above(mine, average)}, ARI "
-        f"{mine['ari']:.2f}.",
-        f"With a quorum of half of the members it splits sooner: above FedAvg {above(half, average)}, ARI {half['ari']:.2f}.",
+        "members have sent three updates, which takes some 45 rounds; with a quorum of half it is tested sooner.",
+        above("HiCFL above FedAvg", mine, average, f" (ARI {mine['ari']:.2f})"),
+        above("HiCFL with a quorum of half above FedAvg", half, average, f" (ARI {half['ari']:.2f})"),
     ]
 
 
-def adacfl(rows: Rows) -> list[str]:
+def adacfl(rows: Rows) -> list[Claim | str]:
     mine, whole, average = rows["AdaCFL"], rows["AdaCFL, complete weights"], rows["FedAvg"]
     anchored, free = rows["AdaCFL, anchored pre-clusters"], rows["AdaCFL, no pre-clusters"]
+    both = f" (ARI {mine['ari']:.2f} and {whole['ari']:.2f}, each with the automatic threshold); {SEE_AUTOMATIC}"
     return [
+        above(
+            "AdaCFL above FedAvg",
+            mine,
+            average,
+            f"; for the clients' own models {points(mine['own'] - average['own'])}",
+        ),
+        above("Partial weights above complete ones (paper: 3 to 47 points)", mine, whole, both),
+        Claim("Clusters settled after the first rounds", f"round {mine['settled']:.1f}", judged(mine["settled"] <= 3)),
         f"Pre-clusters by entropy: ARI {mine['ari']:.2f} where they end at a gap between neighbours (our reading), "
         f"{anchored['ari']:.2f} where they end 10 % above their smallest entropy, {free['ari']:.2f} without any. In the "
         "second reading like clients whose entropies differ by chance can never meet again.",
-        f"Partial weights above complete ones (paper: 3 to 47 points): {above(mine, whole)}, ARI {mine['ari']:.2f} and "
-        f"{whole['ari']:.2f}, each with the automatic threshold. [automatic.md](results/automatic.md) compares the two on 18 "
-        "ways to deal out data.",
-        f"Clusters settled after the first rounds: round {mine['settled']:.1f}: {verdict(mine['settled'] <= 3)}.",
-        f"AdaCFL above FedAvg: {above(mine, average)}; for the clients' own models {points(mine['own'] - average['own'])}.",
     ]
 
 
-def fedclust(rows: Rows) -> list[str]:
-    mine, average = rows["FedClust"], rows["FedAvg"]
-    head, whole = rows["FedClust, K = 4"], rows["FedClust, all weights, K = 4"]
+def fedclust(rows: Rows) -> list[Claim | str]:
+    mine, average, whole = rows["FedClust"], rows["FedAvg"], rows["FedClust, all weights"]
     gain, own = mine["accuracy"] - average["accuracy"], mine["own"] - average["own"]
+    words = "FedClust above FedAvg by tens of points (paper: 20.8 on Fashion-MNIST)"
+    saved = f" (ARI {mine['ari']:.2f} and {whole['ari']:.2f}; {mine['up']:.1f} MB up against {whole['up']:.1f}); {SEE_AUTOMATIC}"
     return [
-        f"FedClust above FedAvg by tens of points (paper: 20.8 on Fashion-MNIST): {points(gain)} for the server's models: "
-        f"{verdict(gain >= 0.1)}; for the clients' own last models {points(own)}: {verdict(own >= 0.1)}. The claim depends on "
-        "what is evaluated.",
-        f"The last layer above all weights: with four clusters {above(head, whole)}; {above(mine, rows['FedClust, all weights'])} "
-        f"where the number is found (ARI {mine['ari']:.2f} and {rows['FedClust, all weights']['ari']:.2f}). What the last "
-        f"layer does save is traffic: {mine['up']:.1f} MB against {rows['FedClust, all weights']['up']:.1f} MB up. "
-        "[automatic.md](results/automatic.md) compares the two on 18 ways to deal out data.",
-    ]
-
-
-def fedsccs(rows: Rows) -> list[str]:
-    mine, average, chance = rows["FedSCCS, K = 10"], rows["FedAvg"], rows["random clusters, K = 10"]
-    one, choice = rows["FedSCCS, K = 10, one at random"], rows["FedSCCS, K = 10, power of choice"]
-    return [
-        f"FedSCCS above random clusters: {above(mine, chance)}; above FedAvg: {above(mine, average)}.",
-        f"Uplink of FedAvg's (paper: 47.5 % with one member at random, 62.5 % with power of choice): "
-        f"{one['up'] / average['up']:.1%} and {choice['up'] / average['up']:.1%}, probe rows included: "
-        f"{verdict(abs(one['up'] / average['up'] - 0.475) < 0.02)} for the first.",
-    ]
-
-
-def fedstack(rows: Rows) -> list[str]:
-    lines = []
-    for single, clustered, control in (
-        ("FedStack (one stacked model)", "Clustered FedStack", "Clustered FedStack, random clusters"),
-        (
-            "FedStack, ANN only (one stacked model)",
-            "Clustered FedStack, ANN only, K = 4",
-            "Clustered FedStack, ANN only, K = 4, random clusters",
+        Claim(f"{words}, the server's models", points(gain), judged(gain >= 0.1)),
+        Claim(
+            f"{words}, the clients' own last models",
+            points(own),
+            judged(own >= 0.1),
+            "; so it depends on what is evaluated",
         ),
+        above(
+            "The last layer above all weights, four clusters",
+            rows["FedClust, K = 4"],
+            rows["FedClust, all weights, K = 4"],
+        ),
+        above("The last layer above all weights, the number found", mine, whole, saved),
+    ]
+
+
+def fedsccs(rows: Rows) -> list[Claim | str]:
+    mine, average, chance = rows["FedSCCS, K = 10"], rows["FedAvg"], rows["random clusters, K = 10"]
+    one, choice = (
+        rows[f"FedSCCS, K = 10, {who}"]["up"] / average["up"] for who in ("one at random", "power of choice")
+    )
+    return [
+        above("FedSCCS above random clusters", mine, chance),
+        above("FedSCCS above FedAvg", mine, average),
+        Claim(
+            "Uplink of FedAvg's with one member at random (paper: 47.5 %)",
+            f"{one:.1%}",
+            judged(abs(one - 0.475) < 0.02),
+        ),
+        Claim(
+            "Uplink of FedAvg's with power of choice (paper: 62.5 %)",
+            f"{choice:.1%}",
+            judged(abs(choice - 0.625) < 0.05),
+            " (it depends on the sizes of clusters; probe rows are counted in both)",
+        ),
+    ]
+
+
+def fedstack(rows: Rows) -> list[Claim | str]:
+    claims: list[Claim | str] = []
+    for single, mine in (
+        ("FedStack (one stacked model)", "Clustered FedStack"),
+        ("FedStack, ANN only (one stacked model)", "Clustered FedStack, ANN only, K = 4"),
     ):
-        mine = rows[clustered]
-        lines.append(
-            f"{clustered}, its cluster models above the single stacked model: {above(mine, rows[single])}; above random "
-            f"clusters: {above(mine, rows[control])}; above the clients' own networks: "
-            f"{points(mine['accuracy'] - mine['own'])}."
-        )
-    return lines
+        own = f"; above the clients' own networks {points(rows[mine]['accuracy'] - rows[mine]['own'])}"
+        claims.append(above(f"{mine}: cluster models above the single stacked model", rows[mine], rows[single], own))
+        claims.append(above(f"{mine}: above random clusters", rows[mine], rows[f"{mine}, random clusters"]))
+    return claims
 
 
-def rivals(rows: Rows) -> list[str]:
+def rivals(rows: Rows) -> list[Claim | str]:
     """Who is ahead, by what is evaluated."""
-    lines = []
+    lines: list[Claim | str] = []
     for key, words in (("accuracy", "the server's models"), ("own", "the clients' own last models")):
         known = [row for row in rows.values() if row[key] is not None and not math.isnan(row[key])]
         first, *rest = sorted(known, key=lambda row: -row[key])
@@ -169,7 +198,7 @@ def rivals(rows: Rows) -> list[str]:
     return lines
 
 
-CLAIMS: dict[str, Callable[[Rows], list[str]]] = {
+CLAIMS: dict[str, Callable[[Rows], list[Claim | str]]] = {
     "small/hicfl-rotated": hicfl,
     "small/hicfl-labels": hicfl,
     "small/hicfl-few": hicfl_few,
@@ -184,11 +213,15 @@ CLAIMS: dict[str, Callable[[Rows], list[str]]] = {
 }
 
 
-def section(name: str, comparison: Comparison) -> str:
+def section(name: str, comparison: Comparison) -> tuple[str, list[str]]:
+    """A study's part of the document, and its lines of the overview."""
     study, table = comparison.study, comparison.table()
-    rows = {row["label"]: row for row in table.to_dict("records")}
-    claims = "\n".join(f"- {claim}" for claim in CLAIMS[name](rows))
-    return f"## {study.title}\n\n{to_markdown(written(table, study))}\n\n{claims}\n"
+    claims = CLAIMS[name]({row["label"]: row for row in table.to_dict("records")})
+    listed = "\n".join(f"- {claim}" for claim in claims)
+    judged = [claim for claim in claims if isinstance(claim, Claim)]
+    titles = [study.title, *[""] * len(judged)]  # once is enough
+    overview = [f"| {title} | {c.words} | {c.here} | {c.verdict} |" for title, c in zip(titles, judged, strict=False)]
+    return f"## {study.title}\n\n{to_markdown(written(table, study))}\n\n{listed}\n", overview
 
 
 def study_of(name: str, data_dir: str | None) -> Study:
@@ -224,7 +257,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results.md")
     arguments = parser.parse_args()
-    sections = []
+    sections, overview = [], ["## The claims in short", "", "| study | claim | here | verdict |", "|---|---|---|---|"]
     for name in STUDIES:
         study = study_of(name, arguments.data_dir)
         folder = arguments.runs / name
@@ -236,8 +269,11 @@ def main() -> None:
             print(f"{name}: not all of its runs have ended, so it is left out of the document", flush=True)
             continue
         write_tables(done)
-        sections.append(section(name, done))
-    arguments.out.write_text("\n".join([HEAD.format(cores=cores(), machine=platform.machine()), *sections]))
+        text, lines = section(name, done)
+        sections.append(text)
+        overview += lines
+    head = HEAD.format(cores=cores(), machine=platform.machine())
+    arguments.out.write_text("\n".join([head, *overview, "", *sections]))
     print(f"written: {arguments.out}")
 
 
