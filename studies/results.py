@@ -165,6 +165,10 @@ def fedstack(rows: Rows) -> list[Claim | str]:
     for single, mine in (
         ("FedStack (one stacked model)", "Clustered FedStack"),
         ("FedStack, ANN only (one stacked model)", "Clustered FedStack, ANN only, K = 4"),
+        (
+            "FedStack, ANN only, a fifth spared (one stacked model)",
+            "Clustered FedStack, ANN only, a fifth spared, K = 4",
+        ),
     ):
         own = f"; above the clients' own networks {points(rows[mine]['accuracy'] - rows[mine]['own'])}"
         claims.append(above(f"{mine}: cluster models above the single stacked model", rows[mine], rows[single], own))

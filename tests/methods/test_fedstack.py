@@ -222,6 +222,21 @@ def test_with_refresh_predictions_travel_every_round() -> None:
     assert result.history.query("round == 2")["trained"].all()
 
 
+def test_spared_rows_are_predicted_and_not_trained_on(tmp_path: Path) -> None:
+    federation = planted(n_clients=4, rows=40)
+    bench = LocalEngine(federation, lambda: nn.Linear(8, 4), seed=0, training=TRAINING, memory=tmp_path).bench
+    trained, told = (bench._places("c0", task) for task in (Train(spare=0.25), Predict(on="train", spare=0.25)))
+    assert sorted([*trained, *told]) == sorted(federation["c0"].train)
+    assert len(told) == round(0.25 * len(federation["c0"].train))
+    result = run(federation, rounds=0, n_clusters=2, spare=0.25)
+    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
+    assert {c: len(stack[c]["labels"]) for c in stack} == {
+        c.name: round(0.25 * len(c.train)) for c in federation.clients
+    }
+    one_row = replace(federation, clients=tuple(replace(c, train=c.train[:1]) for c in federation.clients))
+    assert len(run(one_row, rounds=0, n_clusters=1, spare=0.25).clusters) == 1  # who has one row trains on it
+
+
 def test_public_rows_in_place_of_private_ones(tmp_path: Path) -> None:
     """No label leaves a client, and networks with unlike last layers can be grouped by what they answer."""
     federation = planted(n_clients=6, rows=40)

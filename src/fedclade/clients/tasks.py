@@ -53,6 +53,7 @@ class Train:
     linear: np.ndarray | None = None  # adds <linear, w> to the loss (ClusterFL)
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
+    spare: float = 0.0  # the share of the client's training rows that is not trained on
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
     # Where it has a proximal term, its centre is what was sent (Ditto).
@@ -83,6 +84,7 @@ class Predict:
     start: str = ""
     rows: np.ndarray | None = None  # None: the client's own rows, and their labels come along
     on: Literal["test", "train"] = "test"
+    spare: float = 0.0  # of training rows only those that a `Train` with the same share leaves out; 0: all of them
     output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
     through: str = ""  # as in `Evaluate`
 

@@ -204,13 +204,23 @@ class Workbench:
             labels = task.labels if isinstance(task, Train) else None
             rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels)
         else:
-            held = self.held(client)
-            rows = Rows(self.x, self.y, held.train if isinstance(task, Train) or task.on == "train" else held.test)
+            rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
         network, weights = self.network(client), self.memory.read(client, task.through)
         below = outputs(network, network.initial if weights is None else weights, rows)
         return Rows.given(torch.cat(below).softmax(1), rows.labels)
+
+    def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
+        held = self.held(client)
+        if not isinstance(task, Train) and task.on == "test":
+            return held.test
+        if isinstance(task, Evaluate) or not task.spare or len(held.train) < 2:  # who has one row must train on it
+            return held.train
+        spared = min(max(round(task.spare * len(held.train)), 1), len(held.train) - 1)
+        order = stream(self.seed, "spare", client).permutation(len(held.train))
+        chosen = order[spared:] if isinstance(task, Train) else order[:spared]
+        return held.train[np.sort(chosen)]
 
     def _compose(self, client: str, task: Train | Evaluate | Predict, sent: np.ndarray | None) -> np.ndarray:
         """The weights to work with: what was sent, over what the client remembers."""

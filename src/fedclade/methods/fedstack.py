@@ -51,6 +51,9 @@ class FedStack(Method):
     )
 
     epochs: Count = 20  # of local training before anything is sent
+    spare: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # of the training rows kept from training, to be predicted; 0: all are
+    )
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
     algorithm: Algorithm = "kmeans"  # that groups their directions; "random" shows what grouping as such is worth
     n_clusters: Count | Literal["auto"] | None = None  # None: where the BIC is lowest; "auto": by the rule all share
@@ -102,7 +105,7 @@ class FedStack(Method):
     def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
         clusters = self.resettle(clusters, roster, ask)
         if self.refresh:
-            trained = ask(Train(start=OWN, upload="nothing"), to=self.sample(roster))
+            trained = ask(Train(start=OWN, upload="nothing", spare=self.spare), to=self.sample(roster))
             anew = self.predictions(trained.clients, roster, ask, "stack")
             clusters = clusters.noting(stack={**clusters.notes["stack"], **anew})
         return self.stacked(clusters, roster, ask)
@@ -139,12 +142,12 @@ class FedStack(Method):
         """Clients train their networks from the start that all of one architecture share."""
         training = roster.training.model_copy(update={"local_epochs": self.epochs})
         upload = "head" if self.signature == "head" else "nothing"
-        return ask(Train(upload=upload, training=training), to=roster.clients, phase=phase)
+        return ask(Train(upload=upload, training=training, spare=self.spare), to=roster.clients, phase=phase)
 
     def predictions(self, clients: Iterable[str], roster: Roster, ask: Ask, phase: str) -> Stack:
-        """What their networks say of their own training rows, or of the public ones."""
+        """What their networks say of their own training rows (of those spared, if any are), or of the public ones."""
         rows, labels = self.probe(roster) or (None, None)
-        answers = ask(Predict(start=OWN, on="train", rows=rows), to=clients, phase=phase)
+        answers = ask(Predict(start=OWN, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
         return {c: {"values": a.values, "labels": a.labels if labels is None else labels} for c, a in answers.items()}
 
     def probe(self, roster: Roster) -> tuple[np.ndarray, np.ndarray] | None:
