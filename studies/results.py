@@ -173,6 +173,10 @@ def fedstack(rows: Rows) -> list[Claim | str]:
         own = f"; above the clients' own networks {points(rows[mine]['accuracy'] - rows[mine]['own'])}"
         claims.append(above(f"{mine}: cluster models above the single stacked model", rows[mine], rows[single], own))
         claims.append(above(f"{mine}: above random clusters", rows[mine], rows[f"{mine}, random clusters"]))
+    mine, others = rows["Clustered FedStack"], [rows[f"{name} (1-D CNN)"] for name in ("HypCluster, K = 3", "FL+HC")]
+    for other in others:
+        share = f" (with {mine['up'] / other['up']:.1%} of its uplink)"
+        claims.append(above(f"Clustered FedStack above {other['label']}", mine, other, share))
     return claims
 
 
