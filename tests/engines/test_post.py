@@ -1,4 +1,4 @@
-"""Huge replies: what is read of one is limited, and the others still count."""
+"""Huge replies: what is read of one is limited, and the others still count; and what is sent amid a restart."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
@@ -68,3 +69,25 @@ def test_a_flood_of_huge_replies_is_not_read() -> None:
             assert failure is not None
             assert "larger than 8 MB" in failure.detail
     assert runtime.read < 200 << 20  # of 247 MB; a few pieces are on their way when the limit is reached
+
+
+def test_messages_are_sent_again_when_the_superlink_restarts_meanwhile() -> None:
+    FakeGrid()  # messages can be made
+
+    class Restarted:
+        def __init__(self, times: int) -> None:
+            self.times, self.pushed = times, []  # type: ignore[var-annotated]
+
+        def push_messages(self, messages: list[Any]) -> list[str]:
+            self.pushed.append(messages)
+            if len(self.pushed) <= self.times:
+                raise ObjectPushError("object", 1, "session")
+            return [str(place) for place in range(len(messages))]
+
+    messages = {name: Message(RecordDict(), node, "train", ttl=60) for node, name in enumerate("ab", start=1)}
+    grid = Restarted(2)
+    assert Post(grid).send(messages) == {"0": "a", "1": "b"}
+    assert [message.metadata.dst_node_id for message in grid.pushed[-1]] == [1, 2]
+    assert grid.pushed[-1][0].metadata.ttl == 60
+    with pytest.raises(ObjectPushError):
+        Post(Restarted(9)).send(messages)

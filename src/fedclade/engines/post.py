@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,8 +50,19 @@ class Post:
         """The id of every message that is under way, and whose it is."""
         if not messages:
             return {}
-        numbers = list(self.grid.push_messages(list(messages.values())))
+        numbers = list(self._pushed(list(messages.values())))
         return {number: key for number, key in zip(numbers, messages, strict=False) if number}
+
+    def _pushed(self, messages: "list[Message]", attempts: int = 5) -> Iterable[str]:
+        from flwr.supercore.inflatable import inflatable_utils
+
+        interrupted = getattr(inflatable_utils, "ObjectPushError", ())  # the SuperLink was restarted meanwhile
+        try:
+            return self.grid.push_messages(messages)
+        except interrupted:
+            if attempts == 1:
+                raise
+            return self._pushed([anew(message) for message in messages], attempts - 1)
 
     def fetch(self, numbers: "Mapping[str, K]") -> "Iterator[tuple[str, Message]]":
         """Replies that have come. Over a network they are read one at a time, so that many huge ones do not add up."""
@@ -95,6 +106,14 @@ class Post:
             return response
 
         client.PullObject = limited  # type: ignore[union-attr]
+
+
+def anew(message: "Message") -> "Message":
+    """The same message once more. Whoever got the first one works twice, with the same outcome."""
+    from flwr.app import Message
+
+    about = message.metadata
+    return Message(message.content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
 
 def failure_of(reply: "Message") -> Failure | None:
