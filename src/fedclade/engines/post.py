@@ -109,7 +109,10 @@ class Post:
 
 
 def anew(message: "Message") -> "Message":
-    """The same message once more. Whoever got the first one works twice, with the same outcome."""
+    """The same message once more.
+
+    Whoever got the first one works twice: with the same outcome, unless it goes on from a model that it keeps.
+    """
     from flwr.app import Message
 
     about = message.metadata

@@ -51,9 +51,7 @@ class FedStack(Method):
     )
 
     epochs: Count = 20  # of local training before anything is sent
-    spare: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # of the training rows kept from training, to be predicted; 0: all are
-    )
+    spare: Annotated[float, Field(ge=0, lt=1)] = 0.0  # ours: train without this share of the rows, predict only these
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
     algorithm: Algorithm = "kmeans"  # that groups their directions; "random" shows what grouping as such is worth
     n_clusters: Count | Literal["auto"] | None = None  # None: where the BIC is lowest; "auto": by the rule all share
