@@ -106,7 +106,8 @@ def _holding_words(run: Run, shares: np.ndarray, classes: list[str]) -> str:
 def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str, ticks: str | None) -> Any:
     values = np.round(z, 4).tolist()
     bar = {"thickness": 10, "tickformat": ticks}
-    cells = trace("heatmap", z=values, x=classes, y=names, colorscale=AMOUNT, colorbar=bar, hovertemplate=hover, zmin=0)
+    scale = {"colorscale": AMOUNT, "colorbar": bar, "zmin": 0, "zmax": max(float(np.max(values, initial=0.0)), 0.01)}
+    cells = trace("heatmap", z=values, x=classes, y=names, hovertemplate=hover, **scale)
     few = len(names) <= 40
     yaxis = {
         "autorange": "reversed",

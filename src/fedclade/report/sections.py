@@ -26,7 +26,8 @@ def titled(name: str) -> dict[str, Any]:
 
 
 def share_axis(name: str = "accuracy") -> dict[str, Any]:
-    return {**titled(name), "tickformat": ".1~%", "automargin": True}
+    # Around a line that never moves plotly shows as much again above and below: beyond 100 %, too.
+    return {**titled(name), "tickformat": ".1~%", "automargin": True, "minallowed": -0.02, "maxallowed": 1.02}
 
 
 ROUND_AXIS = titled("round")
