@@ -1,4 +1,4 @@
-"""How fast the engine is, as ratios measured in one run: `make bench`.
+"""How fast the engine is, as ratios measured in one run: `make runtime`.
 
 (a) Fashion-MNIST, 100 clients, label skew 20 %, 10 clients a round, LeNet-5, 2 local epochs, batch 10.
 (b) MotionSense rows, 24 people, MLP 128-64-32, batch 32, everybody in one round.

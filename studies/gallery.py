@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "split": "label-groups:4",
     "clients": 20,
     "rounds": 15,
-    "evaluate_own_every": 5,
+    "evaluate_local_every": 5,
     "training": {"learning_rate": 0.1},
 }
 METHODS: dict[str, Any] = {

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Answer, Failure, Task, Train, Trained, Training
-from fedclade.methods import Clusters, Method, Roster
+from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.models.weights import Layout
 
 # (client, round) -> its update, or how the update follows from the model it gets; None: it is absent
@@ -60,18 +60,18 @@ class Play:
             layout = one_layer(len(first(np.zeros(1)) if callable(first) else first))
         self.method, self.round = method, 0
         self.ask = Ask(Scripted(clients, layout, script, samples or {}))  # type: ignore[arg-type]
-        self.roster = Roster(
+        self.context = RoundContext(
             tuple(clients), self.ask.engine.initial, layout, Training(learning_rate=learning_rate), seed=0
         )
-        self.clusters = method.start(self.roster, self.ask)
+        self.clusters = method.start(self.context, self.ask)
 
     def go(self, rounds: int) -> Clusters:
         for _ in range(rounds):
             self.round += 1
             self.ask.clear()
             self.ask.round = self.round
-            roster = Roster(**{**vars(self.roster), "round": self.round})
-            self.clusters = self.method.round(self.clusters, roster, self.ask).check(self.roster.clients)
+            context = RoundContext(**{**vars(self.context), "round": self.round})
+            self.clusters = self.method.round(self.clusters, context, self.ask).check(self.context.clients)
         return self.clusters
 
     @property

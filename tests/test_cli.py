@@ -47,23 +47,23 @@ def no_data():
 class Idle(Method):
     pace: float = 1.0  # how slowly nothing happens
 
-    def round(self, clusters, roster, ask):
+    def round(self, clusters, context, ask):
         return clusters
 
 
 class Buggy(Method):
-    def round(self, clusters, roster, ask):
+    def round(self, clusters, context, ask):
         raise ZeroDivisionError("a bug of mine")
 
 
 class Forgetful(Method):
-    def round(self, clusters, roster, ask):
+    def round(self, clusters, context, ask):
         clusters.noting(seen=True)
 
 
 class Startless(Idle):
-    def start(self, roster, ask):
-        return {0: roster.clients}
+    def start(self, context, ask):
+        return {0: context.clients}
 """
 
 Invoke = Callable[..., Result]

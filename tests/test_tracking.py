@@ -39,8 +39,8 @@ def test_csv_has_every_round_once_after_a_stop(tmp_path: Path) -> None:
     assert [row["round"] for row in rows] == ["0", "1", "2", "3", "4"]
     assert float(rows[-1]["accuracy/mean"]) == pytest.approx(result.accuracy["mean"])
     assert float(rows[-1]["accuracy/worst"]) == pytest.approx(result.accuracy["worst"])
-    assert float(rows[-1]["accuracy_own/mean"]) == pytest.approx(result.accuracy_own["mean"])
-    assert rows[1]["accuracy_own/mean"] == ""  # not measured then
+    assert float(rows[-1]["accuracy_local/mean"]) == pytest.approx(result.accuracy_local["mean"])
+    assert rows[1]["accuracy_local/mean"] == ""  # not measured then
     assert int(rows[-1]["bytes/up"]) == result.summary["bytes"]["up"]
     assert float(rows[-1]["seconds"]) > 0
 
@@ -75,7 +75,7 @@ def test_tensorboard_has_every_round_once_and_the_settings(tmp_path: Path) -> No
     fedclade.resume(out, track="tensorboard")
     events = EventAccumulator(str(out / "tensorboard"))
     events.Reload()
-    assert {"accuracy/mean", "accuracy/worst", "accuracy_own/mean", "clusters", "bytes/up"} <= set(
+    assert {"accuracy/mean", "accuracy/worst", "accuracy_local/mean", "clusters", "bytes/up"} <= set(
         events.Tags()["scalars"]
     )
     assert [event.step for event in events.Scalars("accuracy/mean")] == [0, 1, 2, 3]

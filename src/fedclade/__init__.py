@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fedclade.clients.tasks import Describe, Evaluate, Predict, Train, Training
     from fedclade.data import Client, Dataset, Federation, federation_of
     from fedclade.errors import FedcladeError
-    from fedclade.methods import About, Clusters, Method, Placement, Roster
-    from fedclade.placing import Placed, place
+    from fedclade.methods import About, Clusters, Method, Placement, RoundContext
+    from fedclade.newcomers import Placed, place
 
 __version__ = "0.1.0"
 
@@ -25,8 +25,8 @@ _HOMES = {
     "fedclade.clients.tasks": ("Describe", "Evaluate", "Predict", "Train", "Training"),
     "fedclade.data": ("Client", "Dataset", "Federation", "federation_of"),
     "fedclade.errors": ("FedcladeError",),
-    "fedclade.methods": ("About", "Clusters", "Method", "Placement", "Roster"),
-    "fedclade.placing": ("Placed", "place"),
+    "fedclade.methods": ("About", "Clusters", "Method", "Placement", "RoundContext"),
+    "fedclade.newcomers": ("Placed", "place"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -55,7 +55,7 @@ __all__ = [
     "Placement",
     "Predict",
     "Result",
-    "Roster",
+    "RoundContext",
     "Train",
     "Training",
     "federation_of",

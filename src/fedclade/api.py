@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import OWN, Evaluate, Training
+from fedclade.clients.tasks import LOCAL, Evaluate, Training
 from fedclade.data import Federation, federation_of, fingerprint
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS, Method
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from fedclade.asking import Engine
+    from fedclade.ask import Engine
 
 OWN_DATA, OWN_MODEL = "own", "own"  # what the record says of data or models given as Python objects
 
@@ -255,7 +255,7 @@ def _go(
                 settings.seed,
                 settings.rounds,
                 settings.evaluate_every,
-                settings.evaluate_own_every,
+                settings.evaluate_local_every,
                 federation.groups,
                 settings.events,
                 settings.quorum,
@@ -316,9 +316,9 @@ class Result:
         return dict(self.summary["accuracy"])
 
     @property
-    def accuracy_own(self) -> dict[str, Any]:
+    def accuracy_local(self) -> dict[str, Any]:
         """The same of each client's own last trained model."""
-        return dict(self.summary["accuracy_own"])
+        return dict(self.summary["accuracy_local"])
 
     @property
     def clusters(self) -> dict[int, list[str]]:
@@ -354,11 +354,11 @@ class Result:
         task, _ = self._served(client)
         return load_weights(self._network(client, task.through), self.weights_for(client)).eval()
 
-    def own_model_of(self, client: str) -> "nn.Module":
+    def local_model_of(self, client: str) -> "nn.Module":
         """The client's own last trained model, as a torch module."""
         from fedclade.models.weights import load as load_weights
 
-        return load_weights(self._network(client), self._kept(client, OWN)).eval()
+        return load_weights(self._network(client), self._kept(client, LOCAL)).eval()
 
     def weights_for(self, client: str) -> np.ndarray:
         """The weights of the model that serves a client: the server's, completed by what the client keeps."""

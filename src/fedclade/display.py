@@ -192,7 +192,7 @@ def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableTyp
         "time": time_in_words(result["seconds"]),
         "run": str(folder.path),
     }
-    accuracy = _accuracy_table(result["accuracy"], result["accuracy_own"], history)
+    accuracy = _accuracy_table(result["accuracy"], result["accuracy_local"], history)
     where, warning = _who_is_where(members, groups), _nobody_trained(history)
     return [_headline(record), Text(), accuracy, Text(), _facts(facts), *where, *warning]
 
@@ -218,7 +218,7 @@ def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[Renderabl
         "time": time_in_words(state["seconds"]),
         "run": str(folder.path),
     }
-    served, own = (_spread(_last_seen(history, column)) for column in ("accuracy", "accuracy_own"))
+    served, own = (_spread(_last_seen(history, column)) for column in ("accuracy", "accuracy_local"))
     accuracy, groups = _accuracy_table(served, own, history), hidden_groups(record, number)
     return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
 
@@ -240,7 +240,7 @@ def _facts(facts: Mapping[str, str]) -> Table:
 def _accuracy_table(served: Mapping[str, Any], own: Mapping[str, Any], history: "pd.DataFrame") -> Table:
     n_present = len(_present(history))
     table = make_table("accuracy", "mean", "std", "worst", "worst client", right=("mean", "std", "worst"))
-    for name, spread, column in (("served models", served, "accuracy"), ("clients' own", own, "accuracy_own")):
+    for name, spread, column in (("served models", served, "accuracy"), ("clients' own", own, "accuracy_local")):
         seen = _last_seen(history, column)
         worst = str(seen.idxmin()) if len(seen) else ""
         if 0 < len(seen) < n_present:  # only those who have trained have a model of their own

@@ -30,7 +30,7 @@ from fedclade.api import OWN_DATA, OWN_MODEL, described, record_about
 from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
 from fedclade.data.sources.own import natural
 from fedclade.deploy import needs_flower
-from fedclade.engines.post import Online, Post, failure_of
+from fedclade.engines.transport import GridTransport, Online, failure_of
 from fedclade.errors import FedcladeError, listed
 from fedclade.methods import METHODS, Method
 from fedclade.models.weights import Layout
@@ -100,7 +100,7 @@ class Clustered:
         place = Path(out or str(temporary))
         form = Form.of(initial_arrays, self.head)
         configs = dict(train_config or {}), dict(evaluate_config or {})
-        engine = PlainEngine(Post(grid, timeout), form, self.keys, *configs)
+        engine = PlainEngine(GridTransport(grid, timeout), form, self.keys, *configs)
         is_old = (place / "settings.json").is_file()
         folder = RunFolder.open(place) if is_old else RunFolder(place).unused()
         if is_old:
@@ -264,16 +264,21 @@ class PlainEngine:
     n_classes = 0
 
     def __init__(
-        self, post: Post, form: Form, keys: Keys, train_config: dict[str, Any], evaluate_config: dict[str, Any]
+        self,
+        transport: GridTransport,
+        form: Form,
+        keys: Keys,
+        train_config: dict[str, Any],
+        evaluate_config: dict[str, Any],
     ) -> None:
-        self.post, self.form, self.keys = post, form, keys
+        self.transport, self.form, self.keys = transport, form, keys
         self.configs = {Train: train_config, Evaluate: evaluate_config}
         self.layout, self.initial = form.layout, form.initial
         self.network_of: Mapping[str, str] = {}
         self.clients: tuple[str, ...] = ()
         self.nodes: dict[str, int] = {}
         self.facts: Mapping[str, Any] = {"engine": "flower", "client_app": "plain"}
-        post.largest = max(post.largest, 8 * form.initial.nbytes)
+        transport.largest = max(transport.largest, 8 * form.initial.nbytes)
 
     def wait_for(self, count: int, wait: float) -> None:
         until = time.monotonic() + wait
@@ -286,7 +291,7 @@ class PlainEngine:
 
     def _look(self) -> dict[str, int]:
         """Who is online. A node goes by the name its key was registered under, else by its number."""
-        self.nodes = {_name(node, about): node for node, about in self.post.nodes().items()}
+        self.nodes = {_name(node, about): node for node, about in self.transport.nodes().items()}
         return self.nodes
 
     def arrivals(self) -> tuple[str, ...]:
@@ -312,7 +317,7 @@ class PlainEngine:
             if id(weights) not in shared:
                 shared[id(weights)] = self.form.record(weights)
             messages[client] = self._message(client, task, shared[id(weights)], {"server-round": round})
-        for client, reply in self.post.exchange(messages):
+        for client, reply in self.transport.exchange(messages):
             answer = reply if isinstance(reply, Failure) else self._read(tasks[client], reply, chosen.get(client))
             answers[client] = answer
         return answers
@@ -341,7 +346,7 @@ class PlainEngine:
             config |= {"evaluate-on": "train"}
         content: RecordDict = RecordDict({self.keys.arrays: arrays, self.keys.config: ConfigRecord(config)})
         kind = "train" if isinstance(task, Train) else "evaluate"
-        return Message(content, self.nodes[client], kind, ttl=self.post.timeout)
+        return Message(content, self.nodes[client], kind, ttl=self.transport.timeout)
 
     def _read(self, task: Task, reply: "Message", chosen: int | None) -> Answer | Failure:
         failure = failure_of(reply)
@@ -370,7 +375,7 @@ class PlainEngine:
                 if client in self.nodes:
                     more = {"final": True, "cluster": cluster, "cluster-size": len(clients)}
                     messages[client] = self._message(client, Evaluate(), found.arrays[cluster], more)
-        for _ in self.post.exchange(messages):
+        for _ in self.transport.exchange(messages):
             pass
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:

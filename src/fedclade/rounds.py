@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.asking import Ask, Engine
-from fedclade.clients.tasks import OWN, Evaluate, Evaluated, Training
+from fedclade.ask import Ask, Engine
+from fedclade.clients.tasks import LOCAL, Evaluate, Evaluated, Training
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.errors import FedcladeError
 from fedclade.events import Calendar, Event, groups_of
-from fedclade.methods import Clusters, Method, Roster
+from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Progress:
     failures: int
     worst: float | None = None  # of the clients, where it was measured
     own: float | None = None  # the same two of clients' own last models
-    own_worst: float | None = None
+    local_worst: float | None = None
     seconds: float = 0.0  # since the run began
 
 
@@ -48,7 +48,7 @@ class Loop:
     seed: int
     rounds: int
     evaluate_every: int = 1
-    evaluate_own_every: int = 0
+    evaluate_local_every: int = 0
     groups: Mapping[str, int] | None = None
     events: tuple[Event, ...] = ()
     quorum: float = 0.0
@@ -59,7 +59,7 @@ class Loop:
         self.ask = Ask(self.engine, self.quorum)
         self.calendar = Calendar.of(self.clients, self.events)
         engine = self.engine
-        roster = Roster(
+        context = RoundContext(
             self.clients,
             engine.initial,
             engine.layout,
@@ -87,7 +87,7 @@ class Loop:
             self._admit(number)
             self.present = self.calendar.present(number)
             self.engine.drift(self.calendar.rows_of(number))
-            now = replace(roster, round=number, clients=self.present)
+            now = replace(context, round=number, clients=self.present)
             if clusters is None:
                 clusters = self._returned("start", self.method.start(now, self.ask))
             else:
@@ -112,11 +112,11 @@ class Loop:
             self.arrivals[number] = list(came)
             self.calendar = self.calendar.joined_by(came, number)
 
-    def _welcomed(self, clusters: Clusters, roster: Roster) -> Clusters:
+    def _welcomed(self, clusters: Clusters, context: RoundContext) -> Clusters:
         """After the events of this round: who left is gone, who came or changed has a place."""
-        newcomers = self.calendar.newcomers(roster.round)
-        gone = {client for client in clusters.cluster_of if client not in roster.clients}
-        return self.method.settle(clusters.without({*gone, *newcomers}), newcomers, roster, self.ask)
+        newcomers = self.calendar.newcomers(context.round)
+        gone = {client for client in clusters.cluster_of if client not in context.clients}
+        return self.method.admit(clusters.without({*gone, *newcomers}), newcomers, context, self.ask)
 
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
@@ -137,7 +137,7 @@ class Loop:
             self._see(served, "accuracy", "loss")
         if own:
             trainers = [client for client in self.present if client in self.has_trained]
-            self._see(self.ask(Evaluate(start=OWN), to=trainers, phase="measure"), "accuracy_own", "loss_own")
+            self._see(self.ask(Evaluate(start=LOCAL), to=trainers, phase="measure"), "accuracy_local", "loss_local")
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
@@ -161,7 +161,7 @@ class Loop:
         self.on_round(self._progress(number, len(clusters), measured, own))
 
     def _progress(self, number: int, n_clusters: int, measured: bool, own: bool) -> Progress:
-        served, kept = spread(self._last("accuracy")), spread(self._last("accuracy_own"))
+        served, kept = spread(self._last("accuracy")), spread(self._last("accuracy_local"))
         return Progress(
             number,
             self.rounds,
@@ -172,12 +172,12 @@ class Loop:
             len(self.ask.failures),
             worst=served["worst"] if measured else None,
             own=kept["mean"] if own else None,
-            own_worst=kept["worst"] if own else None,
+            local_worst=kept["worst"] if own else None,
             seconds=self.seconds,
         )
 
     def _is_own_due(self, number: int) -> bool:
-        return self.evaluate_own_every > 0 and number > 0 and number % self.evaluate_own_every == 0
+        return self.evaluate_local_every > 0 and number > 0 and number % self.evaluate_local_every == 0
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():
@@ -205,8 +205,8 @@ class Loop:
                 "cluster": cluster_of[client],
                 "accuracy": seen.get("accuracy", np.nan) if measured else np.nan,
                 "loss": seen.get("loss", np.nan) if measured else np.nan,
-                "accuracy_own": seen.get("accuracy_own", np.nan) if own else np.nan,
-                "loss_own": seen.get("loss_own", np.nan) if own else np.nan,
+                "accuracy_local": seen.get("accuracy_local", np.nan) if own else np.nan,
+                "loss_local": seen.get("loss_local", np.nan) if own else np.nan,
                 "trained": trained is not None,
                 "train_loss": trained.loss if trained is not None else np.nan,
                 "n_samples": trained.n_samples if trained is not None else 0,
@@ -228,7 +228,7 @@ class Loop:
             **result,
             "rounds": self.rounds,
             "accuracy": spread(self._last("accuracy")),
-            "accuracy_own": spread(self._last("accuracy_own")),
+            "accuracy_local": spread(self._last("accuracy_local")),
             "clusters": {"found": len(clusters), **agreement},
             "bytes": dict(self.bytes),
             "failures": self._failures(),

@@ -37,7 +37,7 @@ class Settings(BaseModel):
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
-    evaluate_own_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
+    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)

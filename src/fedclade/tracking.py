@@ -24,8 +24,8 @@ from fedclade.settings import Settings, flat
 METRICS: dict[str, Callable[[Progress], float | None]] = {
     "accuracy/mean": lambda progress: progress.accuracy,
     "accuracy/worst": lambda progress: progress.worst,
-    "accuracy_own/mean": lambda progress: progress.own,
-    "accuracy_own/worst": lambda progress: progress.own_worst,
+    "accuracy_local/mean": lambda progress: progress.own,
+    "accuracy_local/worst": lambda progress: progress.local_worst,
     "clusters": lambda progress: progress.clusters,
     "bytes/up": lambda progress: progress.bytes_up,
     "bytes/down": lambda progress: progress.bytes_down,
@@ -200,7 +200,7 @@ def earlier_rounds(folder: RunFolder, last: int) -> Iterator[tuple[int, dict[str
     sent = ledger[~ledger["phase"].isin(UNCOUNTED)] if len(ledger) else ledger
     for number, rows in history[history["round"] <= last].groupby("round") if len(history) else ():
         metrics: dict[str, float | None] = dict.fromkeys(METRICS)
-        for column in ("accuracy", "accuracy_own"):
+        for column in ("accuracy", "accuracy_local"):
             seen = rows[column].dropna()
             if len(seen):
                 metrics |= {f"{column}/mean": float(seen.mean()), f"{column}/worst": float(seen.min())}

@@ -19,7 +19,7 @@ from fedclade.clients.tasks import Failure, Task, Train
 from fedclade.data import federation_of
 from fedclade.engines.local import LocalEngine
 from fedclade.models.assigned import Networks
-from fedclade.placing import place
+from fedclade.newcomers import place
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
 from planting import planted

@@ -22,9 +22,9 @@ from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
 from fedclade.deploy.node import client_app, own_rows, report_of
 from fedclade.deploy.server import serve, settings_of
-from fedclade.engines.deployed import Guests
-from fedclade.engines.post import Post
+from fedclade.engines.deployed import NodeRegistry
 from fedclade.engines.records import from_records, to_records
+from fedclade.engines.transport import GridTransport
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.runs.folder import RunFolder
@@ -140,28 +140,28 @@ def test_a_name_belongs_to_its_key(rows: Path) -> None:
     grid = grid_of(rows, ("c0", "c1"))
     grid.add(50, a_node(50, "c0", rows / "all", rows / "memory"), "another key", "mallory")
     grid.add(51, a_node(51, "c1", rows / "all", rows / "memory"), "a third key")
-    guests = Guests(Post(grid), keys=True)
-    guests.look()
-    assert {name: report.node for name, report in guests.known.items()} == {"c0": 10, "c1": 11}
-    assert guests.refused == {50: "c0", 51: "c1"}
+    registry = NodeRegistry(GridTransport(grid), keys=True)
+    registry.look()
+    assert {name: report.node for name, report in registry.known.items()} == {"c0": 10, "c1": 11}
+    assert registry.refused == {50: "c0", 51: "c1"}
     del grid.nodes[11]  # also when the owner is away
-    again = Guests(Post(grid), keys=True, bound=dict(guests.bound))
+    again = NodeRegistry(GridTransport(grid), keys=True, bound=dict(registry.bound))
     again.look()
     assert set(again.known) == {"c0"}
 
 
 def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:
     grid = grid_of(rows, ("c0",))
-    guests = Guests(Post(grid), keys=False)
-    guests.look()
+    registry = NodeRegistry(GridTransport(grid), keys=False)
+    registry.look()
     del grid.nodes[10]
     grid.add(60, a_node(60, "c0", rows / "all", rows / "memory"))
-    guests.look()
-    assert guests.node_of("c0") == 60
+    registry.look()
+    assert registry.node_of("c0") == 60
     grid.add(61, a_node(61, "c0", rows / "all", rows / "memory"))
-    guests.look()
-    assert guests.node_of("c0") == 60
-    assert guests.refused == {61: "c0"}
+    registry.look()
+    assert registry.node_of("c0") == 60
+    assert registry.refused == {61: "c0"}
 
 
 def test_nodes_must_agree_and_the_line_names_them(rows: Path, tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
     nonsense = RecordDict({"hello": ConfigRecord({"json": "[]"})})
     grid.add(20, lambda message: Message(nonsense, reply_to=message), "k", "x")
     grid.add(21, lambda message: Message(RecordDict(), reply_to=message), "k", "y")
-    guests = Guests(Post(grid))
-    guests.look()
-    assert set(guests.known) == {"c0"}
+    registry = NodeRegistry(GridTransport(grid))
+    registry.look()
+    assert set(registry.known) == {"c0"}
 
 
 def test_what_a_node_tells_and_what_it_holds(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

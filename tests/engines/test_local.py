@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fedclade
-from fedclade.clients.tasks import OWN, Describe, Evaluate, Failure, Predict, Train, Trained, Training
+from fedclade.clients.tasks import LOCAL, Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine
 from fedclade.models import make
@@ -71,7 +71,7 @@ def test_shared_evaluation_equals_evaluating_one_by_one(tmp_path: Path, federati
     tasks = {name: Evaluate(engine.initial if k % 2 else other) for k, name in enumerate(engine.clients)}
     together = engine.answer(tasks, 1)
     for name, task in tasks.items():
-        alone = engine.bench.perform({name: task}, 1)[name]
+        alone = engine.runtime.perform({name: task}, 1)[name]
         assert together[name].accuracy == alone.accuracy  # type: ignore[union-attr]
         assert together[name].loss == pytest.approx(alone.loss, rel=1e-5)  # type: ignore[union-attr]
     engine.close()
@@ -112,13 +112,13 @@ def test_a_bad_update_is_left_out_and_named(federation: Federation) -> None:
 
 def test_clients_remember_and_can_be_set_back(tmp_path: Path, federation: Federation) -> None:
     engine = engine_of(federation, tmp_path, 1)
-    first = engine.answer({"c0": Train(start=OWN, upload=None)}, 1)["c0"].weights  # type: ignore[union-attr]
-    second = engine.answer({"c0": Train(start=OWN, upload=None)}, 2)["c0"].weights  # type: ignore[union-attr]
+    first = engine.answer({"c0": Train(start=LOCAL, upload=None)}, 1)["c0"].weights  # type: ignore[union-attr]
+    second = engine.answer({"c0": Train(start=LOCAL, upload=None)}, 2)["c0"].weights  # type: ignore[union-attr]
     assert not np.array_equal(first, second)
     engine.rewind(1)
-    again = engine.answer({"c0": Train(start=OWN, upload=None)}, 2)["c0"].weights  # type: ignore[union-attr]
+    again = engine.answer({"c0": Train(start=LOCAL, upload=None)}, 2)["c0"].weights  # type: ignore[union-attr]
     assert np.array_equal(second, again)
-    head = engine.answer({"c0": Train(engine.initial, layers="head", start=OWN, upload="head")}, 3)["c0"]
+    head = engine.answer({"c0": Train(engine.initial, layers="head", start=LOCAL, upload="head")}, 3)["c0"]
     assert head.weights.shape == (32 * 4 + 4,)  # type: ignore[union-attr]
     engine.close()
 

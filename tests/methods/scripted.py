@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import fedclade
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -23,7 +23,7 @@ from fedclade.clients.tasks import (
 )
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine
-from fedclade.methods import Clusters, Method, Roster
+from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.models import make
 from fedclade.models.weights import Layout
 
@@ -98,34 +98,34 @@ class Session:
         self.ledger: list[dict[str, Any]] = []
         engine = self.engine
         known = {"input_shape": engine.input_shape, "n_classes": engine.n_classes}
-        self.roster = Roster(engine.clients, engine.initial, engine.layout, self.training, 0, **known)
+        self.context = RoundContext(engine.clients, engine.initial, engine.layout, self.training, 0, **known)
 
     def go(self, rounds: int, *, without: Sequence[str] = ()) -> Clusters:
         """From the start to the end of a round, with some clients not there yet."""
-        here = self.roster.only(set(self.roster.clients) - set(without))
+        here = self.context.only(set(self.context.clients) - set(without))
         clusters = self._end(self.method.start(self._begin(here), self.ask), here)
         for number in range(1, rounds + 1):
             now = self._begin(replace(here, round=number))
             clusters = self._end(self.method.round(clusters, now, self.ask), now)
         return clusters
 
-    def settle(self, clusters: Clusters, newcomers: Sequence[str], round: int) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Sequence[str], round: int) -> Clusters:
         """Newcomers join before a round."""
-        now = self._begin(replace(self.roster.only([*clusters.cluster_of, *newcomers]), round=round))
-        return self._end(self.method.settle(clusters, newcomers, now, self.ask), now)
+        now = self._begin(replace(self.context.only([*clusters.cluster_of, *newcomers]), round=round))
+        return self._end(self.method.admit(clusters, newcomers, now, self.ask), now)
 
     def place(self, clusters: Clusters, newcomers: Sequence[str], round: int) -> Mapping[str, Any]:
-        return self.method.place(clusters, self._begin(replace(self.roster.only(newcomers), round=round)), self.ask)
+        return self.method.place(clusters, self._begin(replace(self.context.only(newcomers), round=round)), self.ask)
 
-    def _begin(self, roster: Roster) -> Roster:
+    def _begin(self, context: RoundContext) -> RoundContext:
         self.ask.clear()
-        self.ask.round = roster.round
-        return roster
+        self.ask.round = context.round
+        return context
 
-    def _end(self, clusters: Clusters, roster: Roster) -> Clusters:
+    def _end(self, clusters: Clusters, context: RoundContext) -> Clusters:
         self.records |= self.ask.records
         self.ledger += self.ask.ledger
-        return clusters.check(roster.clients)
+        return clusters.check(context.clients)
 
     def floats(self, phase: str, direction: str, client: str | None = None) -> float:
         """What travelled, in numbers of four bytes."""

@@ -137,10 +137,10 @@ def test_messages_are_those_of_the_table() -> None:
 def test_clients_absent_when_clusters_are_made_are_placed_later() -> None:
     first = scripted(GROUPS, absent=lambda client, round: client == "d" and round < 3)
     session = Session(AdaCFL(threshold=1), first)
-    assert session.go(2).notes["unsettled"] == ["d"]
+    assert session.go(2).notes["unassigned"] == ["d"]
     clusters = session.go(3)
     assert parts(clusters) == {frozenset("ab"), frozenset("cd")}
-    assert clusters.notes["unsettled"] == []
+    assert clusters.notes["unassigned"] == []
     nobody = scripted(GROUPS, absent=lambda client, round: round < 2)
     assert len(Session(AdaCFL(threshold=1), nobody).go(1)) == 1
     assert len(Session(AdaCFL(threshold=1), nobody).go(2)) == 2
@@ -163,10 +163,10 @@ def test_newcomers_go_home_or_found_a_cluster() -> None:
     assert placements["home"].cluster == 1
     assert placements["home"].distances == pytest.approx({0: 8.95, 1: 1.05}, rel=1e-5)
     assert placements["stranger"].cluster is None
-    settled = session.settle(clusters, ["home", "stranger", "friend"], 3)
+    settled = session.admit(clusters, ["home", "stranger", "friend"], 3)
     assert parts(settled) == {frozenset("ab"), frozenset({"c", "d", "home"}), frozenset({"stranger", "friend"})}
     assert set(session.records["placements"]) == {"home", "stranger", "friend"}
-    later = session.settle(settled.without(["stranger", "friend"]), ["late"], 9)
+    later = session.admit(settled.without(["stranger", "friend"]), ["late"], 9)
     assert later.cluster_of["late"] == settled.cluster_of["friend"]
     assert session.floats("place", "up", "home") == 3 + 1  # the layer that counts, and the number of rows
     strict = Session(AdaCFL(threshold=1, epsilon=0.5), scripted(places))
@@ -203,7 +203,7 @@ def test_planted_groups_are_found_and_joined(tmp_path: Path) -> None:
     session = Session(AdaCFL(threshold=0.6), engine)
     clusters = session.go(2, without=["c6", "c7"])
     assert parts(clusters) == {frozenset({"c0", "c2", "c4"}), frozenset({"c1", "c3", "c5"})}
-    joined = session.settle(clusters, ["c6", "c7"], 3).cluster_of
+    joined = session.admit(clusters, ["c6", "c7"], 3).cluster_of
     assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
     engine.close()
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from fedclade.asking import TrainedClients
+from fedclade.ask import TrainedClients
 from fedclade.clients.tasks import Trained, Training
-from fedclade.methods import Clusters, Roster
+from fedclade.methods import Clusters, RoundContext
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx, effective_steps
 from fedclade.models.weights import Layout, average
 
 ONE = Layout(("w",), ((1,),), 1)
 
 
-def roster(**training: float) -> Roster:
-    return Roster(("a", "b"), np.zeros(1, np.float32), ONE, Training(**{"momentum": 0, **training}), 0)
+def context(**training: float) -> RoundContext:
+    return RoundContext(("a", "b"), np.zeros(1, np.float32), ONE, Training(**{"momentum": 0, **training}), 0)
 
 
 def sent(values: list[float], n_samples: list[int], steps: list[int] | None = None) -> TrainedClients:
@@ -43,17 +43,17 @@ def test_effective_steps(steps: int, momentum: float, expected: float) -> None:
 def test_fednova_undoes_unlike_numbers_of_steps() -> None:
     trained = sent([-1, -4], [1, 1], [1, 2])
     model = np.zeros(1, np.float32)
-    assert FedNova().combine(model, trained, roster()) == pytest.approx(-2.25)
-    assert FedAvg().combine(model, trained, roster()) == pytest.approx(-2.5)
+    assert FedNova().combine(model, trained, context()) == pytest.approx(-2.25)
+    assert FedAvg().combine(model, trained, context()) == pytest.approx(-2.5)
 
 
 def test_robust_averages_withstand_a_liar() -> None:
     trained = sent([1, 2, 3, 4, 1e6], [1] * 5)
     model = np.zeros(1, np.float32)
-    assert FedAvg(aggregate="median").combine(model, trained, roster()) == 3
-    assert FedAvg(aggregate="trimmed-mean", trim=0.2).combine(model, trained, roster()) == 3
+    assert FedAvg(aggregate="median").combine(model, trained, context()) == 3
+    assert FedAvg(aggregate="trimmed-mean", trim=0.2).combine(model, trained, context()) == 3
     even = sent([1, 2, 3, 1e6], [1] * 4)
-    assert FedAvg(aggregate="median").combine(model, even, roster()) == 2.5
+    assert FedAvg(aggregate="median").combine(model, even, context()) == 2.5
 
 
 def test_fedprox_asks_for_the_term() -> None:
@@ -67,7 +67,7 @@ def test_average_does_not_lose_small_contributions() -> None:
 
 def test_sampling_is_a_fraction_and_never_nobody() -> None:
     names = tuple(f"c{k}" for k in range(10))
-    everyone = Roster(names, np.zeros(1, np.float32), ONE, Training(), 3)
+    everyone = RoundContext(names, np.zeros(1, np.float32), ONE, Training(), 3)
     assert FedAvg(fraction=1.0).sample(everyone) == list(names)
     assert len(FedAvg(fraction=0.3).sample(everyone)) == 3
     assert len(FedAvg(fraction=0.01).sample(everyone)) == 1

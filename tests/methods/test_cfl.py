@@ -129,8 +129,8 @@ def test_newcomers_walk_down_the_tree() -> None:
     at = {"a": (2, 0), "b": (2, 0.1), "c": (-2, 0), "d": (-2, -0.1), "new": (-1, 0.3)}
     play = Play(CFL(**ALWAYS), "abcd", lambda client, round: at[client])
     clusters = play.go(1)
-    roster = replace(play.roster, clients=("new",), round=2)
-    placement = play.method.place(clusters, roster, play.ask)["new"]
+    context = replace(play.context, clients=("new",), round=2)
+    placement = play.method.place(clusters, context, play.ask)["new"]
     assert placement.cluster == clusters.cluster_of["c"]
     assert placement.distances[placement.cluster] == 0
     assert placement.distances[clusters.cluster_of["a"]] > 1

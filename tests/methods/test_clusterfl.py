@@ -12,7 +12,7 @@ from fedclade.clients.tasks import Training
 from fedclade.clustering.similarity import relation_weights
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import Roster
+from fedclade.methods.base import RoundContext
 from fedclade.methods.clusterfl import ClusterFL, Relations, remembered
 from fedclade.models.weights import Layout
 from planting import planted
@@ -50,9 +50,9 @@ def slope(state: Relations, client: int, weights: np.ndarray) -> np.ndarray:
 
 def task_of(state: Relations, client: int):  # type: ignore[no-untyped-def]
     layout = Layout(("layer.weight",), ((1, 3),), 3)
-    roster = Roster(state.clients, np.zeros(3, np.float32), layout, TRAINING, seed=0)
+    context = RoundContext(state.clients, np.zeros(3, np.float32), layout, TRAINING, seed=0)
     method = ClusterFL(alpha=ALPHA, beta=BETA, rho=RHO)
-    return method.tasks(state, list(state.clients), roster)[state.clients[client]]
+    return method.tasks(state, list(state.clients), context)[state.clients[client]]
 
 
 def test_what_a_client_is_told_is_the_gradient_of_the_lagrangian() -> None:
@@ -111,7 +111,7 @@ def test_planted_groups_are_found_and_everybody_has_a_model() -> None:
     result = fedclade.run(shifted(), method="clusterfl", model="mlp", training=TRAINING, rounds=6, workers=1)
     assert result.summary["clusters"]["ari"] == 1.0
     assert result.accuracy["worst"] > 0.8
-    assert result.accuracy == result.accuracy_own
+    assert result.accuracy == result.accuracy_local
     assert not np.array_equal(result.weights_for("c0"), result.weights_for("c2"))
 
 
@@ -142,9 +142,9 @@ def test_those_who_do_not_report_keep_their_model_and_newcomers_get_one(tmp_path
     one, two = session.go(4, without=["c7"]), session.go(5, without=["c7"])
     place = remembered(one).clients.index("c1")
     assert np.array_equal(remembered(one).weights[place], remembered(two).weights[place])
-    joined = session.settle(two, ["c7"], 6)
+    joined = session.admit(two, ["c7"], 6)
     assert joined.cluster_of["c7"] == joined.cluster_of["c5"] != joined.cluster_of["c0"]
-    now = replace(session.roster, round=6)
+    now = replace(session.context, round=6)
     after = session.method.round(joined, now, session.ask).check(now.clients)
     assert remembered(after).clients == now.clients
     left = session.method.round(after.without(["c0"]), now.only(set(now.clients) - {"c0"}), session.ask)

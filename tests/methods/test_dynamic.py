@@ -62,7 +62,7 @@ def test_calibration_moves_a_client_to_the_model_that_fits_it(tmp_path: Path) ->
     home = [0 if client.group == 0 or client.name == "c1" else 1 for client in federation.clients]
     clusters = Clusters.from_labels(federation.names, home, engine.initial)
     for number in (1, 2):
-        clusters = session.method.round(clusters, replace(session.roster, round=number), session.ask)
+        clusters = session.method.round(clusters, replace(session.context, round=number), session.ask)
     assert clusters.cluster_of["c1"] == clusters.cluster_of["c3"] != clusters.cluster_of["c0"]
     engine.close()
 
@@ -71,7 +71,7 @@ def test_division_that_brings_nothing_ends_it(tmp_path: Path) -> None:
     engine = local(planted(n_clients=8, n_groups=1, rows=80), tmp_path)
     session = Session(Dynamic(divide_every=1, margin=0.0), engine)
     clusters = Clusters.single(engine.clients, engine.initial)
-    clusters = session.method.round(clusters, replace(session.roster, round=1), session.ask)
+    clusters = session.method.round(clusters, replace(session.context, round=1), session.ask)
     assert len(clusters) == 1
     assert clusters.notes["divided"]
     engine.close()

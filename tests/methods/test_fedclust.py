@@ -96,9 +96,9 @@ def test_clusters_start_from_the_initial_model_and_average_by_rows() -> None:
 def test_absent_clients_are_placed_when_they_come() -> None:
     late = on_a_line(LINE, absent=lambda client, round: client == "b" and round < 2)
     session = Session(FedClust(n_clusters=2, fraction=1.0), late)
-    assert session.go(1).notes["unsettled"] == ["b"]
+    assert session.go(1).notes["unassigned"] == ["b"]
     clusters = session.go(2)
-    assert clusters.notes["unsettled"] == []
+    assert clusters.notes["unassigned"] == []
     assert clusters.cluster_of["b"] == clusters.cluster_of["a"]
     assert session.records["placements"]["b"]["distances"] == {0: pytest.approx(0.5), 1: pytest.approx(8)}
     nobody = on_a_line(LINE, absent=lambda client, round: True)

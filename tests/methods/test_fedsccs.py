@@ -169,7 +169,7 @@ def test_few_equal_and_absent_clients(name: str) -> None:
     assert 4 <= len(Session(named(name, warmup=1), scripted(PLACES)).go(2)) <= 5  # ten clusters of five clients
     gone = scripted(PLACES, absent=lambda client, round: client == "d" and round < 4)
     clusters = Session(named(name, warmup=2, n_clusters=3), gone).go(4)
-    assert clusters.notes.get("unsettled", []) == []
+    assert clusters.notes.get("unassigned", []) == []
     if name == "kcenter":
         assert clusters.cluster_of["d"] == clusters.cluster_of["c"]
     nobody = scripted(PLACES, absent=lambda client, round: round < 3)
@@ -194,7 +194,7 @@ def test_the_probe_does_not_outgrow_the_memory(clients: int) -> None:
     """100 rows of each client, as in the paper, until all models' outputs together would be too many."""
     engine = scripted({f"c{k}": (k, 0) for k in range(clients)})
     session = Session(FedSCCS(probe="synthetic"), engine)
-    rows = len(session.method.probe_set(session.roster, session.ask))  # type: ignore[attr-defined]
+    rows = len(session.method.probe_set(session.context, session.ask))  # type: ignore[attr-defined]
     assert rows == {24: 2400, 300: 3300, 1000: 1000, 3000: 3000}[clients]
 
 
@@ -205,7 +205,7 @@ def test_planted_groups_are_found_and_joined(name: str, settings: dict[str, str]
     session = Session(named(name, warmup=2, n_clusters=2, **settings), engine)
     clusters = session.go(3, without=["c6", "c7"])
     assert parts(clusters) == {frozenset({"c0", "c2", "c4"}), frozenset({"c1", "c3", "c5"})}
-    joined = session.settle(clusters, ["c6", "c7"], 5).cluster_of
+    joined = session.admit(clusters, ["c6", "c7"], 5).cluster_of
     assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
     engine.close()
 

@@ -11,13 +11,13 @@ from sklearn.metrics import balanced_accuracy_score
 from torch import nn
 
 import fedclade
-from fedclade.asking import Ask
-from fedclade.clients.tasks import OWN, SERVER, Evaluate, Failure, Predict, Predicted, Train, Training
+from fedclade.ask import Ask
+from fedclade.clients.tasks import LOCAL, SERVER, Evaluate, Failure, Predict, Predicted, Train, Training
 from fedclade.clients.wire import decode, encode
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine
 from fedclade.errors import FedcladeError
-from fedclade.methods import Roster
+from fedclade.methods import RoundContext
 from fedclade.methods.fedstack import FedStack, scores
 from fedclade.models.assigned import Networks
 from planting import planted
@@ -30,7 +30,7 @@ def run(federation: Federation, rounds: int = 1, model: Any = "ann", **settings:
     out = {"out": settings.pop("out")} if "out" in settings else {}
     workers = settings.pop("workers", 1)
     method = {"name": "fedstack", "epochs": 6, **settings}
-    shared = {"training": TRAINING, "workers": workers, "evaluate_own_every": 1}
+    shared = {"training": TRAINING, "workers": workers, "evaluate_local_every": 1}
     return fedclade.run(federation, method=method, model=model, rounds=rounds, **shared, **out)
 
 
@@ -141,13 +141,13 @@ def test_the_model_for_a_client_is_what_it_was_measured_with(mixed: fedclade.Res
     for result in (mixed, fedclade.load(mixed.path)):
         for client in ("c0", "c1", "c2"):
             test = federation[client].test
-            served, own = result.model_for(client), result.own_model_of(client)
+            served, own = result.model_for(client), result.local_model_of(client)
             right = [
                 m(torch.from_numpy(federation.x[test])).argmax(1).numpy() == federation.y[test] for m in (served, own)
             ]
             last = history[(history["round"] == 2) & (history["client"] == client)]
             assert right[0].mean() == pytest.approx(last["accuracy"].item())
-            assert right[1].mean() == pytest.approx(last["accuracy_own"].item())
+            assert right[1].mean() == pytest.approx(last["accuracy_local"].item())
             assert result.weights_for(client).shape == (sum(p.numel() for p in served.parameters()),)
 
 
@@ -166,7 +166,7 @@ def test_networks_of_your_own_and_those_that_cannot_be_compared() -> None:
 
     result = run(planted(), rounds=0, model=["ann", small])
     assert result.summary["networks"]["c1"] == "own-1"
-    assert result.own_model_of("c1")[1].out_features == 64  # type: ignore[index]
+    assert result.local_model_of("c1")[1].out_features == 64  # type: ignore[index]
     with pytest.raises(FedcladeError, match="last layers of unlike size"):
         run(planted(), model="ann,mlp")
     with pytest.raises(FedcladeError, match="name one model"):
@@ -181,17 +181,17 @@ def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_pa
     networks = Networks.stacked("ann", ["ann", "mlp"], federation.names, federation.input_shape, 4)
     engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
     engine.answer({name: Train(upload="nothing") for name in federation.names}, 0)
-    told = engine.answer({name: Predict(start=OWN, on="train") for name in federation.names}, 0)
+    told = engine.answer({name: Predict(start=LOCAL, on="train") for name in federation.names}, 0)
     mine = told["c1"]
     assert isinstance(mine, Predicted)
     lesson = Train(engine.initial, rows=mine.values, labels=mine.labels, save="")
     stack = engine.at_server([lesson], 0)[0]
     assert stack.n_samples == len(federation["c1"].train)  # type: ignore[union-attr]
-    task = Evaluate(stack.weights, through=OWN)  # type: ignore[union-attr]
-    there = decode(*encode(task, engine.layout_of("c1", OWN)), engine.layout_of("c1", OWN))  # as on a Flower grid
+    task = Evaluate(stack.weights, through=LOCAL)  # type: ignore[union-attr]
+    there = decode(*encode(task, engine.layout_of("c1", LOCAL)), engine.layout_of("c1", LOCAL))  # as on a Flower grid
     seen = [engine.answer({"c1": each}, 0)["c1"] for each in (task, there)]
     assert seen[0] == seen[1]
-    below = engine.answer({"c1": Predict(start=OWN)}, 0)["c1"].values  # type: ignore[union-attr]
+    below = engine.answer({"c1": Predict(start=LOCAL)}, 0)["c1"].values  # type: ignore[union-attr]
     above = engine.answer({SERVER: Predict(stack.weights, rows=below)}, 0)[SERVER].values  # type: ignore[union-attr]
     right = above.argmax(1) == federation.y[federation["c1"].test]
     assert seen[0].accuracy == pytest.approx(right.mean())  # type: ignore[union-attr]
@@ -224,8 +224,8 @@ def test_with_refresh_predictions_travel_every_round() -> None:
 
 def test_spared_rows_are_predicted_and_not_trained_on(tmp_path: Path) -> None:
     federation = planted(n_clients=4, rows=40)
-    bench = LocalEngine(federation, lambda: nn.Linear(8, 4), seed=0, training=TRAINING, memory=tmp_path).bench
-    trained, told = (bench._places("c0", task) for task in (Train(spare=0.25), Predict(on="train", spare=0.25)))
+    runtime = LocalEngine(federation, lambda: nn.Linear(8, 4), seed=0, training=TRAINING, memory=tmp_path).runtime
+    trained, told = (runtime._places("c0", task) for task in (Train(spare=0.25), Predict(on="train", spare=0.25)))
     assert sorted([*trained, *told]) == sorted(federation["c0"].train)
     assert len(told) == round(0.25 * len(federation["c0"].train))
     result = run(federation, rounds=0, n_clusters=2, spare=0.25)
@@ -290,9 +290,9 @@ def test_a_clusters_model_knows_what_the_global_one_cannot(tmp_path: Path) -> No
     federation = planted(n_clients=2)
     networks = Networks.stacked("ann", ["ann"], federation.names, federation.input_shape, 4)
     engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
-    roster, ask = Roster(federation.names, engine.initial, engine.layout, TRAINING, 0), Ask(engine)
+    context, ask = RoundContext(federation.names, engine.initial, engine.layout, TRAINING, 0), Ask(engine)
     groups = {"all": ("c0", "c1"), 0: ("c0",), 1: ("c1",), 2: ("absent",)}
-    models = FedStack(stack_epochs=50).taught(groups, dict.fromkeys(groups, engine.initial), stack, roster, ask)
+    models = FedStack(stack_epochs=50).taught(groups, dict.fromkeys(groups, engine.initial), stack, context, ask)
     tasks = {str(group): Predict(model, rows=says) for group, model in models.items()}
     found = {group: answer.values.argmax(1) for group, answer in ask.server(tasks).items()}
     engine.close()
@@ -336,7 +336,7 @@ def test_a_client_that_fails_waits_and_the_others_go_on() -> None:
     result = run(federation, rounds=1, n_clusters=2)
     assert set(result.history[result.history["failure"] != ""]["client"]) == {"c3"}
     notes = result.folder.last_checkpoint()[1]["notes"]  # type: ignore[index]
-    assert notes["unsettled"] == ["c3"]
+    assert notes["unassigned"] == ["c3"]
     assert "c3" not in notes["stack"]
 
 
@@ -345,7 +345,7 @@ def test_every_client_alone_has_a_calibrated_model_of_its_own() -> None:
     assert len(result.clusters) == 3
     models = result.folder.last_checkpoint()[1]["models"]  # type: ignore[index]
     assert not np.array_equal(models[0], models[1])
-    assert result.accuracy["mean"] >= result.accuracy_own["mean"]  # a stack of a few rows does no harm
+    assert result.accuracy["mean"] >= result.accuracy_local["mean"]  # a stack of a few rows does no harm
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_few_equal_absent_and_new_clients() -> None:
         assert len(Session(FLHC(warmup=1), scripted(places)).go(3)) == 1  # type: ignore[arg-type]
     gone = scripted(FAR, absent=lambda client, round: client == "d" and round < 2)
     session = Session(FLHC(warmup=0, metric="cosine", threshold=0.3), gone)
-    assert session.go(1).notes["unsettled"] == ["d"]
+    assert session.go(1).notes["unassigned"] == ["d"]
     assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
     nobody = scripted(FAR, absent=lambda client, round: round < 3)
     assert [len(Session(FLHC(warmup=1, threshold=2), nobody).go(rounds)) for rounds in (2, 3)] == [1, 3]
@@ -74,7 +74,7 @@ def test_planted_groups_are_found_and_joined(tmp_path: Path) -> None:
     session = Session(FLHC(warmup=1, n_clusters=2), engine)
     clusters = session.go(2, without=["c6", "c7"])
     assert parts(clusters) == {frozenset({"c0", "c2", "c4"}), frozenset({"c1", "c3", "c5"})}
-    joined = session.settle(clusters, ["c6", "c7"], 4).cluster_of
+    joined = session.admit(clusters, ["c6", "c7"], 4).cluster_of
     assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
     waiting = Session(FLHC(warmup=9), engine)
     assert waiting.place(waiting.go(1, without=["c6"]), ["c6"], 2)["c6"].cluster == 0

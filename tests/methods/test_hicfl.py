@@ -278,10 +278,10 @@ def test_absent_members_follow_when_they_are_seen() -> None:
 
     play = Play(HiCFL(**PAPER, quorum=0.8), "abcde", script)
     clusters = play.go(3)
-    assert clusters.notes["unsettled"] == ["e"]  # it has sent nothing yet: it waits on one of the sides
+    assert clusters.notes["unassigned"] == ["e"]  # it has sent nothing yet: it waits on one of the sides
     play.go(2)
     assert play.parts == parts_of("ab", "cde")
-    assert play.clusters.notes["unsettled"] == []
+    assert play.clusters.notes["unassigned"] == []
 
 
 def test_members_with_few_updates_join_the_side_they_resemble() -> None:
@@ -289,7 +289,7 @@ def test_members_with_few_updates_join_the_side_they_resemble() -> None:
     play = Play(HiCFL(**PAPER), "abcde", lambda c, t: None if c == "e" and t < 3 else at[c])
     play.go(3)
     assert play.parts == parts_of("ab", "cde")
-    assert "unsettled" not in play.clusters.notes
+    assert "unassigned" not in play.clusters.notes
 
 
 def test_no_split_without_a_quorum() -> None:

@@ -79,7 +79,7 @@ def test_few_equal_absent_and_new_clients() -> None:
         assert len(Session(PACFL(), scripted(dict.fromkeys(names, E[:, :2]))).go(1)) == 1
     gone = scripted(PAIRS, absent=lambda client, round: client == "d" and round < 2)
     session = Session(PACFL(threshold=10), gone)
-    assert session.go(1).notes["unsettled"] == ["d"]
+    assert session.go(1).notes["unassigned"] == ["d"]
     assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
     with pytest.raises(FedcladeError, match=r"no client answered the clustering round \(absent"):
         Session(PACFL(), scripted(PAIRS, absent=lambda client, round: True)).go(0)
@@ -94,7 +94,7 @@ def test_groups_in_other_directions_are_found_and_joined(tmp_path: Path) -> None
     session = Session(PACFL(n_clusters=2), engine)
     clusters = session.go(1, without=["c6", "c7"])
     assert parts(clusters) == {frozenset({"c0", "c2", "c4"}), frozenset({"c1", "c3", "c5"})}
-    joined = session.settle(clusters, ["c6", "c7"], 4).cluster_of
+    joined = session.admit(clusters, ["c6", "c7"], 4).cluster_of
     assert (joined["c6"], joined["c7"]) == (joined["c0"], joined["c1"])
     engine.close()
 
@@ -118,12 +118,12 @@ def test_clients_that_share_one_class_of_two_are_told_apart() -> None:
     session = Session(PACFL(), scripted({**bases, "new": holding("23", 99)}))
     clusters = session.go(0, without=["new"])
     assert parts(clusters) == {frozenset(name for name in bases if name.startswith(kind)) for kind in kinds}
-    assert session.settle(clusters, ["new"], 1).cluster_of["new"] == clusters.cluster_of["23-0"]
+    assert session.admit(clusters, ["new"], 1).cluster_of["new"] == clusters.cluster_of["23-0"]
     alike = {f"c{n}": holding("01234", n) for n in range(20)}
     assert len(Session(PACFL(), scripted(alike)).go(0)) == 1
 
 
 def test_a_basis_that_is_not_finite_is_left_out_and_named() -> None:
     session = Session(PACFL(threshold=10), scripted({**PAIRS, "e": np.full((6, 1), np.nan, np.float32)}))
-    assert session.go(0).notes["unsettled"] == ["e"]
+    assert session.go(0).notes["unassigned"] == ["e"]
     assert session.ask.failures[0]["failure"].startswith("not finite")

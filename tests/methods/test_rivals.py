@@ -126,7 +126,7 @@ def test_newcomers_join_their_group(name: str, tmp_path: Path) -> None:
     engine = local(planted(n_clients=8, rows=80), tmp_path, TRAINING)
     session = Session(METHODS[name](**FINDERS[name]), engine, TRAINING)
     clusters = session.go(6, without=["c6", "c7"])
-    joined = session.settle(clusters, ["c6", "c7"], 7).cluster_of
+    joined = session.admit(clusters, ["c6", "c7"], 7).cluster_of
     assert joined["c6"] == joined["c0"] != joined["c7"] == joined["c1"]
     engine.close()
 
@@ -150,7 +150,7 @@ def test_a_model_that_nobody_chose_stays_and_ties_go_to_the_first(tmp_path: Path
     engine = local(planted(), tmp_path)
     session = Session(IFCA(n_clusters=3), engine)
     same = Clusters({0: engine.clients}, {0: engine.initial, 1: engine.initial + 100, 2: engine.initial})
-    after = session.method.round(same, replace(session.roster, round=1), session.ask)
+    after = session.method.round(same, replace(session.context, round=1), session.ask)
     assert after.members == {0: engine.clients}
     assert np.array_equal(after.models[1], same.models[1])
     assert np.array_equal(after.models[2], same.models[2])
@@ -187,7 +187,7 @@ def test_dittos_own_models_are_held_near_the_shared_one(tmp_path: Path) -> None:
         engine = local(federation, tmp_path / str(number), TRAINING)
         session = Session(Ditto(strength=strength), engine, TRAINING)
         clusters = session.go(3)
-        own = engine.bench.memory.read("c0", "personal")
+        own = engine.runtime.memory.read("c0", "personal")
         apart.append(np.linalg.norm(own - clusters.models[0]))
         engine.close()
     assert apart[1] < 0.7 * apart[0]

@@ -61,7 +61,7 @@ def _history(
         rows += [
             {
                 "round": number, "client": client, "cluster": home, "accuracy": a, "failure": "",
-                "accuracy_own": b if number % 10 == 0 else np.nan,
+                "accuracy_local": b if number % 10 == 0 else np.nan,
             }
             for client, home, a, b in zip(clients, homes.tolist(), accuracy.tolist(), own.tolist(), strict=True)
         ]  # fmt: skip

@@ -12,7 +12,7 @@ SETTINGS: dict[str, Any] = {
     "model": "mlp",
     "rounds": 6,
     "workers": 1,
-    "evaluate_own_every": 3,
+    "evaluate_local_every": 3,
     "training": {"learning_rate": 0.1},
 }
 METHODS: dict[str, Any] = {

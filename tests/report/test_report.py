@@ -51,7 +51,7 @@ def test_words_hold_the_numbers_of_the_run(runs: dict[str, Path]) -> None:
     overview = dict(zip(*sections["overview"].table, strict=True))
     assert overview["server's model"] == percent(result.accuracy["mean"])
     assert overview["worst client"] == percent(result.accuracy["worst"])
-    assert overview["own model"] == percent(result.accuracy_own["mean"])
+    assert overview["own model"] == percent(result.accuracy_local["mean"])
     assert overview["clusters"] == str(len(result.clusters))
     assert overview["ARI"] == f"{result.summary['clusters']['ari']:.3f}"
     assert percent(run.last("accuracy").median()) in sections["accuracy"].words
@@ -107,7 +107,7 @@ def test_runs_of_one_method_are_told_apart_by_what_differs(runs: dict[str, Path]
 def test_what_is_not_measured_yet_is_left_out(runs: dict[str, Path]) -> None:
     for path in (runs["hicfl"], runs["fedclust"]):
         run = read_run(path)
-        early = replace(run, history=run.history.assign(accuracy_own=np.nan), state="running")
+        early = replace(run, history=run.history.assign(accuracy_local=np.nan), state="running")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             sections = sections_of([early])

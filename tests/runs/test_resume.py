@@ -16,7 +16,9 @@ from fedclade.errors import FedcladeError
 from fedclade.runs import packing
 from fedclade.runs.folder import RunFolder
 
-ARGUMENTS = dict(data="digits", split="label-groups:2", clients=8, model="mlp", rounds=30, seed=3, evaluate_own_every=4)
+ARGUMENTS = dict(
+    data="digits", split="label-groups:2", clients=8, model="mlp", rounds=30, seed=3, evaluate_local_every=4
+)
 
 
 def start(code: str) -> subprocess.Popen[bytes]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, deploying, placing, reporting, reproducing, runs
+from fedclade.cli import catalogues, comparing, data, demo, deploying, place, reporting, reproducing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app.command()(demo.demo)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
-app.command()(placing.place)
+app.command()(place.place)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)

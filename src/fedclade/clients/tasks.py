@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Layers = str | tuple[str, ...] | None  # None: everything; "head": the last layer; else names of layers
 
-OWN = "own"  # the slot of a client's memory that holds its own last trained model
+LOCAL = "local"  # the slot of a client's memory that holds its own last trained model
 SERVER = "server"  # the name under which the server itself works on rows it was given
 
 
@@ -46,7 +46,7 @@ class Train:
     layers: Layers = None  # which layers of `weights` are sent; the client fills the others from its slot `start`
     start: str = ""  # start from this slot of the client's memory (the initial model while it is empty)
     upload: Layers | Literal["nothing"] = None
-    save: str = OWN  # the slot that takes the trained weights; "" keeps nothing
+    save: str = LOCAL  # the slot that takes the trained weights; "" keeps nothing
     training: Training | None = None  # None: the run's own
     proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)
     centre: np.ndarray | None = None  # None: the weights it started from

@@ -14,8 +14,8 @@ from typing import Any
 from fedclade.api import OWN_MODEL, record_about, settings_from_record
 from fedclade.clients.memory import Memory
 from fedclade.deploy.brief import Brief, recipes_of
-from fedclade.engines.deployed import DeployedEngine, Guests, agreed, whoever_comes
-from fedclade.engines.post import Post
+from fedclade.engines.deployed import DeployedEngine, NodeRegistry, agreed, whoever_comes
+from fedclade.engines.transport import GridTransport
 from fedclade.errors import FedcladeError, listed
 from fedclade.files import write_json
 from fedclade.methods import Method
@@ -51,20 +51,20 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
     name = f"{settings.method['name']}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     out = Path(str(config.get("out") or f"runs/{name}"))
     print(f"run folder: {out.absolute()}", flush=True)
-    guests = Guests(Post(grid, settings.timeout), keys=bool(config.get("keys", True)))
+    registry = NodeRegistry(GridTransport(grid, settings.timeout), keys=bool(config.get("keys", True)))
     is_old = (out / "settings.json").is_file()
     folder = RunFolder.open(out) if is_old else RunFolder(out).unused()
     if is_old:
         settings = _as_begun(folder, settings)
-        guests.bound = dict(folder.settings["nodes"])
+        registry.bound = dict(folder.settings["nodes"])
     wanted = len(_clients_of(folder)) if is_old else settings.clients or 2
-    whoever_comes(guests, wanted, float(config.get("wait", 60)))
+    whoever_comes(registry, wanted, float(config.get("wait", 60)))
     method = settings.make_method()
     if type(method).arrange is not Method.arrange:
         raise FedcladeError(f"method {settings.method['name']!r} needs all rows in one place: nodes keep theirs")
     if not is_old:
-        folder = _begin(out, settings, method, guests)
-    _go(folder, settings, method, guests)
+        folder = _begin(out, settings, method, registry)
+    _go(folder, settings, method, registry)
     return folder
 
 
@@ -85,8 +85,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     return settings_from({**values, "data": "nodes", "engine": "flower", "workers": 1})
 
 
-def _begin(out: Path, settings: Settings, method: Method, guests: Guests) -> RunFolder:
-    reports = whoever_comes(guests, 0, 0)
+def _begin(out: Path, settings: Settings, method: Method, registry: NodeRegistry) -> RunFolder:
+    reports = whoever_comes(registry, 0, 0)
     shape, classes, columns = agreed(reports)
     networks = _networks(settings, method, [report.client for report in reports], shape, len(classes))
     if not all(isinstance(spec, str) for spec in networks.specs):
@@ -102,7 +102,7 @@ def _begin(out: Path, settings: Settings, method: Method, guests: Guests) -> Run
         "input_shape": list(shape),
         "columns": list(columns),
         "fingerprint": uuid.uuid4().hex[:12],  # nodes know the run by it
-        "nodes": dict(guests.bound),
+        "nodes": dict(registry.bound),
         **record_about(),
     }
     return RunFolder.create(out, record)
@@ -145,7 +145,7 @@ def _networks(
     return networks
 
 
-def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -> None:
+def _go(folder: RunFolder, settings: Settings, method: Method, registry: NodeRegistry) -> None:
     record = folder.settings
     shape, classes = tuple(record["input_shape"]), tuple(record["classes"])
     begun, everyone = record["clients"], _clients_of(folder)
@@ -156,8 +156,8 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
 
     def closed(progress: Progress) -> None:
         _tell(progress)
-        if folder.settings["nodes"] != guests.bound:  # the names of those who came late belong to their keys too
-            folder.update_settings({**folder.settings, "nodes": dict(guests.bound)})
+        if folder.settings["nodes"] != registry.bound:  # the names of those who came late belong to their keys too
+            folder.update_settings({**folder.settings, "nodes": dict(registry.bound)})
 
     recipes = recipes_of(networks_for(everyone))
     brief = Brief(
@@ -173,7 +173,7 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
         network="",
     )
     with folder:
-        engine = DeployedEngine(guests, everyone, classes, networks_for, brief, Memory(folder.path / "clients"))
+        engine = DeployedEngine(registry, everyone, classes, networks_for, brief, Memory(folder.path / "clients"))
         loop = Loop(
             method,
             engine,
@@ -183,7 +183,7 @@ def _go(folder: RunFolder, settings: Settings, method: Method, guests: Guests) -
             settings.seed,
             settings.rounds,
             settings.evaluate_every,
-            settings.evaluate_own_every,
+            settings.evaluate_local_every,
             record["groups"],
             quorum=settings.quorum,
             on_round=closed,
@@ -216,8 +216,8 @@ def _deliver(engine: DeployedEngine, folder: RunFolder) -> None:
     missed = engine.deliver(saved[1]["members"], saved[1]["models"])
     if missed:
         print(f"did not get their model: {listed(missed)}", flush=True)
-    known = {name: str(report.node) for name, report in engine.guests.known.items()}
-    refused = {str(node): name for node, name in engine.guests.refused.items()}
+    known = {name: str(report.node) for name, report in engine.registry.known.items()}
+    refused = {str(node): name for node, name in engine.registry.refused.items()}
     write_json(folder.path / "nodes.json", {"nodes": known, "refused": refused, "missed": missed})
 
 

@@ -40,9 +40,9 @@ Parcel = tuple[dict[str, Any], list[np.ndarray]]
 
 def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[np.ndarray]) -> Parcel:
     """Do a task on the node's own rows; its answer, as it travels."""
+    from fedclade.clients.runtime import ClientRuntime
     from fedclade.clients.tasks import Failure, Task
     from fedclade.clients.wire import decode, encode
-    from fedclade.clients.work import Workbench
     from fedclade.deploy.brief import Brief
 
     brief = Brief.from_json(header["brief"])
@@ -50,12 +50,12 @@ def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[n
     client = header["client"]  # the name that the server knows it by
     federation = with_classes(rows, brief.classes, client).limited(brief.rows, brief.seed)
     memory = remembered(memory_folder(config, brief.run, client), brief)
-    bench = Workbench(federation, brief.networks(client), memory, brief.seed, brief.training)
-    task = decode(header, arrays, bench.network(client, header.get("through", "")).layout)
+    runtime = ClientRuntime(federation, brief.networks(client), memory, brief.seed, brief.training)
+    task = decode(header, arrays, runtime.network(client, header.get("through", "")).layout)
     answer: Any = Failure("refused", "this is no task")
     if isinstance(task, Task):
-        answer = bench.perform({client: task}, int(header["round"]))[client]
-    return encode(answer, bench.layout)
+        answer = runtime.perform({client: task}, int(header["round"]))[client]
+    return encode(answer, runtime.layout)
 
 
 def remembered(folder: Path, brief: "Brief") -> "Memory":

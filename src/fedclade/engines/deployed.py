@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
+from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import SERVER, Answer, Failure, Predict, Predicted, Task
-from fedclade.clients.work import Workbench
 from fedclade.data.federation import Client, Federation
 from fedclade.data.sources.own import column_order, natural
 from fedclade.deploy.brief import Brief
 from fedclade.engines.flower import Parcels, kind_of, read_answer
-from fedclade.engines.post import Online, Post, failure_of
 from fedclade.engines.records import to_records
+from fedclade.engines.transport import GridTransport, Online, failure_of
 from fedclade.errors import FedcladeError, listed
 from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout
@@ -47,7 +47,7 @@ class Report:
 
 
 @dataclass
-class Guests:
+class NodeRegistry:
     """Which node is which client. Nodes say so themselves, for a node's number changes when it restarts.
 
     With `keys`, a node goes by the name its key was registered under; where there is none, a name belongs for ever to
@@ -55,7 +55,7 @@ class Guests:
     one before is gone.
     """
 
-    post: Post
+    transport: GridTransport
     keys: bool = True
     known: dict[str, Report] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)  # the key of each name, also from before a restart
@@ -69,7 +69,7 @@ class Guests:
         from flwr.app import Message, RecordDict
 
         now = time.monotonic()
-        self.online = self.post.nodes()
+        self.online = self.transport.nodes()
         busy = {node for node, _ in self._asked.values()} | {report.node for report in self.known.values()}
         strangers = [node for node in self.online if node not in busy and node not in self.refused]
         hellos = {
@@ -77,8 +77,8 @@ class Guests:
             for node in strangers
             if self._later.get(node, 0.0) <= now
         }
-        self._asked |= {number: (node, now) for number, node in self.post.send(hellos).items()}
-        for number, reply in list(self.post.fetch(dict(self._asked))):
+        self._asked |= {number: (node, now) for number, node in self.transport.send(hellos).items()}
+        for number, reply in list(self.transport.fetch(dict(self._asked))):
             node, _ = self._asked.pop(number)
             report = self._read(node, reply)
             if report is None:
@@ -175,30 +175,30 @@ class DeployedEngine:
 
     def __init__(
         self,
-        guests: Guests,
+        registry: NodeRegistry,
         clients: Sequence[str],
         classes: tuple[str, ...],
         networks_for: Callable[[Sequence[str]], Networks],
         brief: Brief,
         memory: Memory,
     ) -> None:
-        self.guests, self.post, self.brief = guests, guests.post, brief
+        self.registry, self.transport, self.brief = registry, registry.transport, brief
         self.clients = tuple(clients)
         self._unfit: set[str] = set()  # came late with rows of another kind
-        first = next(report for report in guests.known.values())
+        first = next(report for report in registry.known.values())
         self.input_shape, self.dtype, self.n_classes = first.input_shape, first.dtype, len(classes)
         self._networks_for = networks_for
         federation = server_rows(first.input_shape, classes, first.dtype)
-        self.bench = Workbench(federation, networks_for(self.clients), memory, brief.seed, brief.training)
-        self.layout, self.initial = self.bench.layout, self.bench.initial
-        self.post.largest = max(self.post.largest, 8 * self.initial.nbytes)
-        self.network_of: Mapping[str, str] = self.bench.networks.of
-        self.facts: Mapping[str, Any] = {"engine": "flower", **self.bench.facts}
+        self.runtime = ClientRuntime(federation, networks_for(self.clients), memory, brief.seed, brief.training)
+        self.layout, self.initial = self.runtime.layout, self.runtime.initial
+        self.transport.largest = max(self.transport.largest, 8 * self.initial.nbytes)
+        self.network_of: Mapping[str, str] = self.runtime.networks.of
+        self.facts: Mapping[str, Any] = {"engine": "flower", **self.runtime.facts}
 
     def arrivals(self) -> tuple[str, ...]:
         """Clients that have come late and fit the run; they take part from now on."""
-        self.guests.look()
-        fresh = [report for name, report in self.guests.known.items() if name not in {*self.clients, *self._unfit}]
+        self.registry.look()
+        fresh = [report for name, report in self.registry.known.items() if name not in {*self.clients, *self._unfit}]
         names = []
         for report in sorted(fresh, key=lambda report: natural(report.client)):
             strange = bool(set(report.classes) - set(self.brief.classes))
@@ -211,19 +211,19 @@ class DeployedEngine:
             names.append(report.client)
         self.clients = (*self.clients, *names)
         if names:
-            self.bench.networks = self._networks_for(self.clients)  # those of the others stay as they are
-            self.network_of = self.bench.networks.of
+            self.runtime.networks = self._networks_for(self.clients)  # those of the others stay as they are
+            self.network_of = self.runtime.networks.of
         return tuple(names)
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         from flwr.app import Message
 
         own = {client: task for client, task in tasks.items() if client == SERVER}
-        answers = self.bench.perform(own, round) if own else {}
-        self.guests.look()
+        answers = self.runtime.perform(own, round) if own else {}
+        self.registry.look()
         parcels, messages = Parcels(), {}
         for client, task in tasks.items():
-            node = self.guests.node_of(client)
+            node = self.registry.node_of(client)
             if client == SERVER:
                 continue
             if node is None:
@@ -232,8 +232,8 @@ class DeployedEngine:
             header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
             brief = replace(self.brief, network=self.network_of.get(client, ""))
             records = parcels.records({**header, "round": round, "client": client, "brief": brief.to_json()}, arrays)
-            messages[client] = Message(records, node, kind_of(task), ttl=self.post.timeout)
-        for client, reply in self.post.exchange(messages):
+            messages[client] = Message(records, node, kind_of(task), ttl=self.transport.timeout)
+        for client, reply in self.transport.exchange(messages):
             sent = messages[client].metadata.dst_node_id
             answers[client] = reply if isinstance(reply, Failure) else self._read(tasks[client], sent, reply)
         return answers
@@ -249,10 +249,10 @@ class DeployedEngine:
         return answer
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
-        return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
+        return [self.runtime.perform({SERVER: task}, round)[SERVER] for task in tasks]
 
     def layout_of(self, client: str, through: str = "") -> Layout:
-        return self.bench.network(client, through).layout
+        return self.runtime.network(client, through).layout
 
     def rewind(self, round: int) -> None:
         """Nodes go back by themselves: every brief says since when."""
@@ -266,19 +266,19 @@ class DeployedEngine:
         """Give every node its cluster's model to keep; returns who did not get it."""
         from flwr.app import Message
 
-        self.guests.look()
+        self.registry.look()
         messages, missed = {}, []
         for cluster, clients in members.items():
             tensors = self.layout.tensors(models[cluster])
             about = {"run": self.brief.run, "cluster": cluster, "members": len(clients), "names": list(tensors)}
             for client in clients:
-                node = self.guests.node_of(client)
+                node = self.registry.node_of(client)
                 if node is None:
                     missed.append(client)
                     continue
                 records = to_records({**about, "client": client}, list(tensors.values()))
-                messages[client] = Message(records, node, MODEL, ttl=self.post.timeout)
-        for client, reply in self.post.exchange(messages):
+                messages[client] = Message(records, node, MODEL, ttl=self.transport.timeout)
+        for client, reply in self.transport.exchange(messages):
             if isinstance(reply, Failure) or reply.has_error():
                 missed.append(client)
         return sorted(missed, key=natural)
@@ -287,17 +287,17 @@ class DeployedEngine:
         pass
 
 
-def whoever_comes(guests: Guests, wanted: int, wait: float) -> list[Report]:
+def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Report]:
     """Wait until so many clients are there; after a while, begin with those who are."""
     began = time.monotonic()
-    while len(guests.known) < wanted and time.monotonic() - began < wait:
-        guests.look()
+    while len(registry.known) < wanted and time.monotonic() - began < wait:
+        registry.look()
         time.sleep(0.5)
-    if not guests.known:
+    if not registry.known:
         raise FedcladeError(f"no node has come in {wait:g} s: start SuperNodes, or give `wait` more seconds")
-    if len(guests.known) < wanted:
-        print(f"beginning with {len(guests.known)} of {wanted} clients: {listed(guests.known)}", flush=True)
-    return sorted(guests.known.values(), key=lambda report: natural(report.client))
+    if len(registry.known) < wanted:
+        print(f"beginning with {len(registry.known)} of {wanted} clients: {listed(registry.known)}", flush=True)
+    return sorted(registry.known.values(), key=lambda report: natural(report.client))
 
 
-__all__ = ["DeployedEngine", "Guests", "Report", "agreed", "whoever_comes"]
+__all__ = ["DeployedEngine", "NodeRegistry", "Report", "agreed", "whoever_comes"]

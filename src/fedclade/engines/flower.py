@@ -1,4 +1,4 @@
-"""Clients on a Flower grid: the same methods, tasks and workbench, with Flower's messages in between.
+"""Clients on a Flower grid: the same methods, tasks and client runtime, with Flower's messages in between.
 
 `FlowerEngine` works on any grid. `FlowerSimulation` starts Flower's own simulation (on Ray) and works on its grid.
 """
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
+from fedclade.clients.runtime import ClientRuntime, load_runtime, save_runtime
 from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Train, Training
 from fedclade.clients.wire import decode, encode
-from fedclade.clients.work import Workbench, load_workbench, save_workbench
 from fedclade.data.federation import Federation
-from fedclade.engines.post import Post, failure_of, quiet
 from fedclade.engines.records import array_record, from_records, place_of, to_records
+from fedclade.engines.transport import GridTransport, failure_of, quiet
 from fedclade.errors import FedcladeError
 from fedclade.models.assigned import Networks, as_networks
 from fedclade.models.weights import Layout
@@ -81,13 +81,13 @@ class FlowerEngine:
     has_strangers = False
     keeps_models = True
 
-    def __init__(self, grid: Any, bench: Workbench, timeout: float | None = None) -> None:
-        self.post, self.bench = Post(grid, timeout), bench
-        self.layout, self.initial = bench.layout, bench.initial
-        self.network_of = bench.networks.of
-        self.clients = bench.federation.names
-        self.input_shape, self.n_classes = bench.federation.input_shape, bench.federation.n_classes
-        self.facts: Mapping[str, Any] = {"engine": "flower", **bench.facts}
+    def __init__(self, grid: Any, runtime: ClientRuntime, timeout: float | None = None) -> None:
+        self.transport, self.runtime = GridTransport(grid, timeout), runtime
+        self.layout, self.initial = runtime.layout, runtime.initial
+        self.network_of = runtime.networks.of
+        self.clients = runtime.federation.names
+        self.input_shape, self.n_classes = runtime.federation.input_shape, runtime.federation.n_classes
+        self.facts: Mapping[str, Any] = {"engine": "flower", **runtime.facts}
         self.nodes = self._meet()
 
     def _meet(self) -> dict[str, int]:
@@ -97,8 +97,8 @@ class FlowerEngine:
         expected = set(self.clients) - {SERVER}
         nodes: dict[str, int] = {}
         for _ in range(600):
-            strangers = [node for node in self.post.nodes() if node not in nodes.values()]
-            for _, reply in self.post.exchange({node: Message(RecordDict(), node, HELLO) for node in strangers}):
+            strangers = [node for node in self.transport.nodes() if node not in nodes.values()]
+            for _, reply in self.transport.exchange({node: Message(RecordDict(), node, HELLO) for node in strangers}):
                 if not isinstance(reply, Failure) and not reply.has_error():
                     nodes[str(reply.content.config_records["hello"]["client"])] = reply.metadata.src_node_id
             if expected <= set(nodes):
@@ -110,25 +110,25 @@ class FlowerEngine:
         from flwr.app import Message
 
         own = {client: task for client, task in tasks.items() if client == SERVER}
-        answers = self.bench.perform(own, round) if own else {}
+        answers = self.runtime.perform(own, round) if own else {}
         parcels, messages = Parcels(), {}
         for client, task in tasks.items():
             if client != SERVER:
                 header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
                 records = parcels.records({**header, "round": round}, arrays)
                 messages[client] = Message(records, self.nodes[client], kind_of(task))
-        for client, reply in self.post.exchange(messages):
+        for client, reply in self.transport.exchange(messages):
             answers[client] = reply if isinstance(reply, Failure) else read_answer(reply, self.layout)
         return answers
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
-        return [self.bench.perform({SERVER: task}, round)[SERVER] for task in tasks]
+        return [self.runtime.perform({SERVER: task}, round)[SERVER] for task in tasks]
 
     def layout_of(self, client: str, through: str = "") -> Layout:
-        return self.bench.network(client, through).layout
+        return self.runtime.network(client, through).layout
 
     def rewind(self, round: int) -> None:
-        self.bench.memory.forget_after(round)
+        self.runtime.memory.forget_after(round)
 
     def drift(self, rows_of: Mapping[str, str]) -> None:
         if rows_of:
@@ -139,26 +139,26 @@ class FlowerEngine:
 
 
 def client_app(folder: Path) -> Any:
-    """A Flower ClientApp whose node number n is the n-th client of the workbench in a folder of this machine."""
+    """A Flower ClientApp whose node number n is the n-th client of the client runtime in a folder of this machine."""
     from flwr.app import ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
     def name_of(context: Context) -> str:
-        return _bench(folder).federation.names[int(context.node_config["partition-id"])]
+        return _runtime(folder).federation.names[int(context.node_config["partition-id"])]
 
     @app.query("fedclade_hello")
     def hello(message: Message, context: Context) -> Message:
         return Message(RecordDict({"hello": ConfigRecord({"client": name_of(context)})}), reply_to=message)
 
     def work(message: Message, context: Context) -> Message:
-        bench = _bench(folder)
+        runtime = _runtime(folder)
         header, arrays = from_records(message.content)
         client = name_of(context)
-        task = decode(header, arrays, bench.network(client, header.get("through", "")).layout)
-        answer = bench.perform({client: task}, int(header["round"]))[client]  # type: ignore[dict-item]
-        return Message(to_records(*encode(answer, bench.layout)), reply_to=message)
+        task = decode(header, arrays, runtime.network(client, header.get("through", "")).layout)
+        answer = runtime.perform({client: task}, int(header["round"]))[client]  # type: ignore[dict-item]
+        return Message(to_records(*encode(answer, runtime.layout)), reply_to=message)
 
     app.train()(work)
     app.evaluate()(work)
@@ -167,11 +167,11 @@ def client_app(folder: Path) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _bench(folder: Path) -> Workbench:
+def _runtime(folder: Path) -> ClientRuntime:
     import torch
 
     torch.set_num_threads(1)
-    return load_workbench(folder)
+    return load_runtime(folder)
 
 
 class FlowerSimulation(FlowerEngine):
@@ -203,9 +203,9 @@ class FlowerSimulation(FlowerEngine):
         cluster = os.environ.get("RAY_ADDRESS")
         if cluster:  # other machines cannot map what lies in this one's memory
             federation = replace(federation, x=np.array(federation.x))
-        bench = Workbench(federation, as_networks(networks), Memory(memory.absolute()), seed, training)
+        runtime = ClientRuntime(federation, as_networks(networks), Memory(memory.absolute()), seed, training)
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
-        save_workbench(bench, self._folder)
+        save_runtime(runtime, self._folder)
         # A cluster knows by itself how many hands it has.
         started: Any = {"log_to_driver": False}
         started |= {} if cluster else {"num_cpus": workers, "include_dashboard": False}
@@ -240,7 +240,7 @@ class FlowerSimulation(FlowerEngine):
         grid = grids.get()
         if isinstance(grid, BaseException):
             raise FedcladeError(f"Flower's simulation did not start: {grid}") from grid
-        super().__init__(grid, bench, timeout)
+        super().__init__(grid, runtime, timeout)
         self.facts = {**self.facts, "engine": "flower-sim"}
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from fedclade.clients.memory import Memory
+from fedclade.clients.runtime import CHUNK, ClientRuntime, save_runtime, summary
 from fedclade.clients.tasks import SERVER, Answer, Evaluate, Failure, Task, Train, Training
-from fedclade.clients.work import CHUNK, Workbench, save_workbench, summary
 from fedclade.data.federation import Federation, memory_folder
 from fedclade.errors import FedcladeError
 from fedclade.models.assigned import Networks, as_networks
@@ -43,11 +43,11 @@ class Work:
     rows: np.ndarray | None = None
     rows_of: Mapping[str, str] = field(default_factory=dict)
 
-    def do(self, bench: Workbench, round: int) -> Any:
-        bench.rows_of = self.rows_of
+    def do(self, runtime: ClientRuntime, round: int) -> Any:
+        runtime.rows_of = self.rows_of
         if self.rows is not None and self.weights is not None:
-            return bench.sweep(self.weights, self.rows)
-        return bench.perform(self.tasks, round)
+            return runtime.sweep(self.weights, self.rows)
+        return runtime.perform(self.tasks, round)
 
     def failed(self, failure: Failure) -> dict[str, Failure]:
         return dict.fromkeys(self.tasks, failure)
@@ -72,17 +72,17 @@ class LocalEngine:
     ) -> None:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        self.bench = Workbench(federation, as_networks(networks), Memory(memory), seed, training)
+        self.runtime = ClientRuntime(federation, as_networks(networks), Memory(memory), seed, training)
         self.clients = federation.names
-        self.layout, self.initial = self.bench.layout, self.bench.initial
-        self.network_of = self.bench.networks.of
+        self.layout, self.initial = self.runtime.layout, self.runtime.initial
+        self.network_of = self.runtime.networks.of
         self.input_shape, self.n_classes = federation.input_shape, federation.n_classes
         self.workers = workers
-        self.facts: Mapping[str, Any] = {"engine": "local", **self.bench.facts}
-        self._pool = Pool(self.bench, workers, timeout) if workers > 1 else None
+        self.facts: Mapping[str, Any] = {"engine": "local", **self.runtime.facts}
+        self._pool = Pool(self.runtime, workers, timeout) if workers > 1 else None
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
-        own = self.bench.networks.of  # whoever trains a network of its own is evaluated apart
+        own = self.runtime.networks.of  # whoever trains a network of its own is evaluated apart
         shared = {client: task for client, task in tasks.items() if client not in own and _shares_rows(task)}
         others = {client: task for client, task in tasks.items() if client not in shared}
         answers: dict[str, Answer | Failure] = {}
@@ -96,13 +96,13 @@ class LocalEngine:
         return [result if isinstance(result, Failure) else result[SERVER] for result in results]
 
     def layout_of(self, client: str, through: str = "") -> Layout:
-        return self.bench.network(client, through).layout
+        return self.runtime.network(client, through).layout
 
     def rewind(self, round: int) -> None:
-        self.bench.memory.forget_after(round)
+        self.runtime.memory.forget_after(round)
 
     def drift(self, rows_of: Mapping[str, str]) -> None:
-        self.bench.rows_of = dict(rows_of)
+        self.runtime.rows_of = dict(rows_of)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -112,13 +112,13 @@ class LocalEngine:
     def _run(self, works: list[Work], round: int) -> list[Any]:
         if self._pool is not None:
             return self._pool.run(works, round)
-        return [work.do(self.bench, round) for work in works]
+        return [work.do(self.runtime, round) for work in works]
 
     def _works(self, tasks: Mapping[str, Task]) -> list[Work]:
         """Cut tasks into pieces of work, the longest first; those who train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
-        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.bench.is_batched(c, t)]
+        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.runtime.is_batched(c, t)]
         n_groups = max(min(self.workers, len(together)), -(-len(together) // LARGEST_GROUP))
         # Dealt to and fro, so that every group gets its share of the long ones.
         dealt = [0] * len(together)
@@ -130,10 +130,10 @@ class LocalEngine:
         return [self._work(tasks={client: tasks[client] for client in group}) for group in groups if group]
 
     def _work(self, **parts: Any) -> Work:
-        return Work(**parts, rows_of=self.bench.rows_of)
+        return Work(**parts, rows_of=self.runtime.rows_of)
 
     def _cost(self, client: str, task: Task) -> int:
-        return len(self.bench.held(client).train) if client in self.bench.clients else 0
+        return len(self.runtime.held(client).train) if client in self.runtime.clients else 0
 
     def _evaluate(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Evaluate each distinct (model, test row) once, and gather every client's own rows from that."""
@@ -146,7 +146,7 @@ class LocalEngine:
             models[id(task.weights)] = task.weights
         works, owner = [], []
         for key, clients in by_model.items():
-            views = {id(self.bench.held(c).test): self.bench.held(c).test for c in clients}
+            views = {id(self.runtime.held(c).test): self.runtime.held(c).test for c in clients}
             rows = np.unique(np.concatenate(list(views.values())))
             size = CHUNK * -(-len(rows) // (CHUNK * self.workers * 4))  # a few pieces a worker, equally long
             for start in range(0, len(rows), size):
@@ -154,7 +154,7 @@ class LocalEngine:
                 owner.append(key)
         results = self._run(works, round)
         answers: dict[str, Answer | Failure] = {}
-        n_rows = len(self.bench.federation.y)
+        n_rows = len(self.runtime.federation.y)
         for key, clients in by_model.items():
             losses, right = np.empty(n_rows, np.float32), np.empty(n_rows, np.bool_)
             failure = None
@@ -164,7 +164,7 @@ class LocalEngine:
                 elif whose == key:
                     losses[work.rows], right[work.rows] = result
             for client in clients:
-                test = self.bench.held(client).test
+                test = self.runtime.held(client).test
                 answers[client] = failure or summary(losses[test], right[test])
         return answers
 
@@ -182,11 +182,11 @@ def _shares_rows(task: Task) -> bool:
 class Pool:
     """Worker processes of this machine. One that dies is replaced, and its clients are tried once more one by one."""
 
-    def __init__(self, bench: Workbench, size: int, timeout: float | None) -> None:
+    def __init__(self, runtime: ClientRuntime, size: int, timeout: float | None) -> None:
         self.timeout = timeout
-        self.folder = Path(tempfile.mkdtemp(prefix="fedclade-", dir=memory_folder(bench.federation.x.nbytes)))
+        self.folder = Path(tempfile.mkdtemp(prefix="fedclade-", dir=memory_folder(runtime.federation.x.nbytes)))
         self.key = os.urandom(16)
-        save_workbench(bench, self.folder)
+        save_runtime(runtime, self.folder)
         self.listener = Listener(None, authkey=self.key, backlog=size)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.members: list[tuple[Connection, int]] = []

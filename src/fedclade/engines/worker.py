@@ -1,4 +1,4 @@
-"""A worker process: it loads the workbench once, then does pieces of work until its connection closes."""
+"""A worker process: it loads the client runtime once, then does pieces of work until its connection closes."""
 
 import contextlib
 import ctypes
@@ -17,11 +17,11 @@ def main(address: str, folder: str) -> None:
     end_with_parent(Path(folder))
     import torch
 
-    from fedclade.clients.work import load_workbench
+    from fedclade.clients.runtime import load_runtime
 
     torch.set_num_threads(1)
-    bench = load_workbench(Path(folder))
-    bench.built  # noqa: B018  (a model that cannot be made must fail here, before the run starts)
+    runtime = load_runtime(Path(folder))
+    runtime.built  # noqa: B018  (a model that cannot be made must fail here, before the run starts)
     with Client(address, authkey=bytes.fromhex(os.environ.pop("FEDCLADE_WORKER_KEY"))) as connection:
         connection.send(os.getpid())
         while True:
@@ -29,7 +29,7 @@ def main(address: str, folder: str) -> None:
                 work, round = connection.recv()
             except (EOFError, OSError):
                 break
-            result = work.do(bench, round)
+            result = work.do(runtime, round)
             with contextlib.suppress(OSError):  # the main process is gone: the next recv will say so
                 connection.send(result)
     clear(Path(folder))

@@ -3,7 +3,7 @@
 from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.alone import Centralized, Local
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext
 from fedclade.methods.cfl import CFL
 from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
@@ -70,4 +70,4 @@ def own_method(path: str) -> type[Method]:
     return found
 
 
-__all__ = ["METHODS", "About", "Clusters", "Method", "Placement", "Roster", "method_class"]
+__all__ = ["METHODS", "About", "Clusters", "Method", "Placement", "RoundContext", "method_class"]

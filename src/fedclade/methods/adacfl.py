@@ -10,12 +10,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import Tree, agglomerate, cut, linkage_tree
 from fedclade.clustering.preclusters import preclusters
 from fedclade.clustering.similarity import distance_matrix
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest
 from fedclade.models.weights import Layout, average
 
 
@@ -46,25 +46,25 @@ class AdaCFL(Method):
             raise ValueError("with premerge = 'seed' choose another linkage: Ward cannot start from given groups")
         return linkage
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        roster.layout.select(self.chosen_layers(roster.layout))  # a layer that is not there must be known now
-        return super().start(roster, ask)
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        context.layout.select(self.chosen_layers(context.layout))  # a layer that is not there must be known now
+        return super().start(context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         done = "centres" in clusters.notes
-        now = not done and roster.round >= self.cluster_round
+        now = not done and context.round >= self.cluster_round
         if done:
-            clusters = self.resettle(clusters, roster, ask)
-        clients = roster.clients if now else self.sample(roster)
+            clusters = self.retry(clusters, context, ask)
+        clients = context.clients if now else self.sample(context)
         trained = ask({client: Train(clusters.model_of(client)) for client in clients})
         if now and len(trained):
-            clusters = self.cluster(clusters.models[0], trained, roster, ask)
+            clusters = self.cluster(clusters.models[0], trained, context, ask)
         return clusters.averaged(trained)  # by the new clusters: each starts from the models its members have now
 
-    def cluster(self, start: np.ndarray, trained: TrainedClients, roster: Roster, ask: Ask) -> Clusters:
+    def cluster(self, start: np.ndarray, trained: TrainedClients, context: RoundContext, ask: Ask) -> Clusters:
         """Clusters of those who trained from `start`; the others are placed like newcomers."""
-        trained, groups = self.preclustered(trained, roster, ask)
-        vectors = trained.stack()[:, roster.layout.select(self.chosen_layers(roster.layout))]
+        trained, groups = self.preclustered(trained, context, ask)
+        vectors = trained.stack()[:, context.layout.select(self.chosen_layers(context.layout))]
         distances = distance_matrix(vectors)
         threshold = self.threshold if self.threshold != "auto" else automatic_threshold(distances, self.linkage)
         labels, tree = merge_within(distances, groups, self.premerge, self.linkage, threshold)
@@ -78,9 +78,11 @@ class AdaCFL(Method):
         # Where the rule finds one group it sets no bound: newcomers may then be as far as the last two that merged.
         merged = threshold if np.isfinite(threshold) or len(clients) < 2 else float(tree.heights[-1])
         clusters = clusters.noting(start=start, centres=centres, threshold=merged)
-        return self.settle(clusters, set(roster.clients) - set(clients), roster, ask)
+        return self.admit(clusters, set(context.clients) - set(clients), context, ask)
 
-    def preclustered(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[TrainedClients, np.ndarray]:
+    def preclustered(
+        self, trained: TrainedClients, context: RoundContext, ask: Ask
+    ) -> tuple[TrainedClients, np.ndarray]:
         """Those who told how their labels are spread, and the pre-cluster of each."""
         if not self.precluster:
             return trained, np.zeros(len(trained), np.int64)
@@ -88,23 +90,23 @@ class AdaCFL(Method):
         if not len(told):
             return trained, np.zeros(len(trained), np.int64)
         counts, entropies = (np.array([a.values[name][0] for a in told.values()]) for name in ("n_classes", "entropy"))
-        groups = preclusters(counts, entropies, rule=self.rule, gap=self.gap, n_classes=roster.n_classes)
+        groups = preclusters(counts, entropies, rule=self.rule, gap=self.gap, n_classes=context.n_classes)
         return trained.of(told.clients), groups
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """With the nearest cluster, or in a new one when even that is far.
 
         A newcomer trains from the model that the others trained from when the clusters were made: only then the
         distances compare like with like.
         """
         if "centres" not in clusters.notes:
-            return super().place(clusters, roster, ask)
-        layers = self.chosen_layers(roster.layout)
+            return super().place(clusters, context, ask)
+        layers = self.chosen_layers(context.layout)
         centres = clusters.notes["centres"]
         if self.newcomers == "current":
-            centres = {k: model[roster.layout.select(layers)] for k, model in clusters.models.items()}
+            centres = {k: model[context.layout.select(layers)] for k, model in clusters.models.items()}
         epsilon = self.epsilon if self.epsilon != "auto" else automatic_epsilon(centres, clusters.notes["threshold"])
-        trained = ask(Train(clusters.notes["start"], upload=layers), to=roster.clients, phase="place")
+        trained = ask(Train(clusters.notes["start"], upload=layers), to=context.clients, phase="place")
         placements = {}
         for client, answer in trained.items():
             far = {k: float(np.linalg.norm(answer.weights - centre)) for k, centre in centres.items()}
@@ -113,12 +115,12 @@ class AdaCFL(Method):
             placements[client] = Placement(home, far, "distance of partial weights", epsilon)
         return placements
 
-    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """One after the other, so that whoever founds a cluster can be joined by the next."""
         placements: dict[str, object] = {}
-        for client in [name for name in roster.clients if name in set(newcomers)]:
+        for client in [name for name in context.clients if name in set(newcomers)]:
             before = set(clusters.models)
-            clusters = super().settle(clusters, [client], roster, ask)
+            clusters = super().admit(clusters, [client], context, ask)
             placements |= ask.records["placements"]
             founded = set(clusters.models) - before
             if founded and client in ask.trained:

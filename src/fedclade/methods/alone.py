@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from fedclade.asking import Ask
-from fedclade.clients.tasks import OWN, SERVER, Describe, Evaluate, Train
+from fedclade.ask import Ask
+from fedclade.clients.tasks import LOCAL, SERVER, Describe, Evaluate, Train
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.base import About, Clusters, Method, RoundContext
 
 
 class Local(Method):
@@ -15,12 +15,12 @@ class Local(Method):
 
     about: ClassVar[About] = About("every client trains alone", "-", sends="nothing", newcomers=False)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        ask(Train(start=OWN, upload="nothing"), to=self.sample(roster))
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        ask(Train(start=LOCAL, upload="nothing"), to=self.sample(context))
         return clusters
 
     def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(start=OWN)
+        return Evaluate(start=LOCAL)
 
 
 class Centralized(Method):
@@ -31,11 +31,11 @@ class Centralized(Method):
     def arrange(self, federation: Federation) -> Federation:
         return federation.pooled(SERVER)
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        ask(Describe("rows"), to=roster.clients, phase="raw rows")
-        return super().start(roster, ask)
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        ask(Describe("rows"), to=context.clients, phase="raw rows")
+        return super().start(context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         trained = ask(Train(clusters.models[0]), to=[SERVER], phase="server")
         if trained.failures:
             why = trained.failures[SERVER]

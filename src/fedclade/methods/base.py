@@ -1,7 +1,7 @@
 """What every method shares: its settings, its state, and the two steps it is made of.
 
 A method is written in direct style: `start` makes the first clusters, `round` takes them one round further. Both get
-the `roster` (who there is, the initial model, this round's random streams) and `ask` (send tasks to clients, get their
+the `context` (who there is, the initial model, this round's random streams) and `ask` (send tasks to clients, get their
 answers). All state is in the `Clusters` that they return, so a run can stop and go on anywhere.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Evaluate, Training
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
@@ -23,7 +23,7 @@ from fedclade.randomness import stream
 
 
 @dataclass(frozen=True)
-class Roster:
+class RoundContext:
     """Who takes part, and what everybody knows."""
 
     clients: tuple[str, ...]
@@ -36,8 +36,8 @@ class Roster:
     n_classes: int = 0
     network_of: Mapping[str, str] = field(default_factory=dict)  # of clients that train another than the clusters'
 
-    def only(self, clients: Iterable[str]) -> "Roster":
-        """The same roster for some of the clients."""
+    def only(self, clients: Iterable[str]) -> "RoundContext":
+        """The same context for some of the clients."""
         wanted = set(clients)
         return replace(self, clients=tuple(name for name in self.clients if name in wanted))
 
@@ -170,11 +170,11 @@ class Method(BaseModel):
             )
         return Networks.shared(models[0] if models else default_model(input_shape), input_shape, n_classes)
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """The clusters before the first round."""
-        return Clusters.single(roster.clients, roster.initial)
+        return Clusters.single(context.clients, context.initial)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """One round further."""
         raise NotImplementedError
 
@@ -182,50 +182,52 @@ class Method(BaseModel):
         """The model that a client gets, as the task that evaluates it."""
         return Evaluate(clusters.model_of(client))
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
-        """Where newcomers (the roster's clients) belong: by default with the model of lowest loss on their rows.
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
+        """Where newcomers (the context's clients) belong: by default with the model of lowest loss on their rows.
 
         A newcomer that does not answer is left out, and can be tried again.
         """
         if len(clusters.models) == 1:
             return {
-                client: Placement(next(iter(clusters.models)), {}, "there is one model") for client in roster.clients
+                client: Placement(next(iter(clusters.models)), {}, "there is one model") for client in context.clients
             }
         losses: dict[str, dict[int, float]] = {}
         for cluster, model in clusters.models.items():
-            for client, answer in ask(Evaluate(model, on="train"), to=roster.clients, phase="place").items():
+            for client, answer in ask(Evaluate(model, on="train"), to=context.clients, phase="place").items():
                 losses.setdefault(client, {})[cluster] = answer.loss
         return {client: Placement(nearest(near), near, "training loss") for client, near in losses.items()}
 
-    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Give newcomers, and those who missed the clustering, their place.
 
-        Whoever does not answer waits in the largest cluster and is noted as `unsettled`.
+        Whoever does not answer waits in the largest cluster and is noted as `unassigned`.
         """
-        waiting = [client for client in roster.clients if client in set(newcomers)]
+        waiting = [client for client in context.clients if client in set(newcomers)]
         if not waiting:
             return clusters
-        placements = self.place(clusters, roster.only(waiting), ask)
+        placements = self.place(clusters, context.only(waiting), ask)
         largest = min(clusters.members, key=lambda k: (-len(clusters.members[k]), k)) if clusters.members else None
         for client in waiting:
             place = placements[client].cluster if client in placements else largest
-            clusters = clusters.joined(client, place, roster.initial)
+            clusters = clusters.joined(client, place, context.initial)
         ask.record(
             "placements", **{c: {"cluster": p.cluster, "distances": dict(p.distances)} for c, p in placements.items()}
         )
-        unsettled = (set(clusters.notes.get("unsettled", ())) | set(waiting)) - set(placements)
-        return clusters.noting(unsettled=sorted(unsettled)) if unsettled or "unsettled" in clusters.notes else clusters
+        unassigned = (set(clusters.notes.get("unassigned", ())) | set(waiting)) - set(placements)
+        return (
+            clusters.noting(unassigned=sorted(unassigned)) if unassigned or "unassigned" in clusters.notes else clusters
+        )
 
-    def resettle(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def retry(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Try again to place those who are still waiting for their place."""
-        waiting = [client for client in roster.clients if client in set(clusters.notes.get("unsettled", ()))]
-        return self.settle(clusters.without(waiting), waiting, roster, ask) if waiting else clusters
+        waiting = [client for client in context.clients if client in set(clusters.notes.get("unassigned", ()))]
+        return self.admit(clusters.without(waiting), waiting, context, ask) if waiting else clusters
 
-    def sample(self, roster: Roster) -> list[str]:
-        """The clients of this round: a random `fraction` of all, at least one, in the roster's order."""
-        count = max(int(self.fraction * len(roster.clients) + 1e-9), 1)
-        chosen = roster.random("sample").permutation(len(roster.clients))[:count]
-        return [roster.clients[k] for k in sorted(chosen)]
+    def sample(self, context: RoundContext) -> list[str]:
+        """The clients of this round: a random `fraction` of all, at least one, in the context's order."""
+        count = max(int(self.fraction * len(context.clients) + 1e-9), 1)
+        chosen = context.random("sample").permutation(len(context.clients))[:count]
+        return [context.clients[k] for k in sorted(chosen)]
 
 
 def nobody_answered(ask: Ask) -> FedcladeError:

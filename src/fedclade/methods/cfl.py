@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.clustering.bipartition import bipartition, cross_similarity
 from fedclade.clustering.similarity import cosine_matrix, informative
-from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.base import About, Clusters, RoundContext
 from fedclade.methods.splitting import ENOUGH, Splitting, View
 
 
@@ -44,19 +44,19 @@ class CFL(Splitting):
     def enough(self) -> int:
         return ENOUGH if self.trigger == "stability" else 1
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        chosen = self.sample(roster)
-        clusters = self.resettle(clusters, roster.only(chosen), ask)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        chosen = self.sample(context)
+        clusters = self.retry(clusters, context.only(chosen), ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
         if self.weighting == "uniform":
             trained = TrainedClients({c: replace(a, n_samples=1) for c, a in trained.items()}, trained.failures)
-        clusters = self.remembered(clusters, trained, roster)
+        clusters = self.remembered(clusters, trained, context)
         norms, looks = {}, []
         for cluster in sorted(clusters.members):
-            norms[cluster] = self.norms(clusters, cluster, roster)
-            view = self.view(clusters, cluster, roster)
-            if view is not None and self.is_due(view, norms[cluster], roster):
-                clusters, look = self.parted(clusters, cluster, view, norms[cluster], roster)
+            norms[cluster] = self.norms(clusters, cluster, context)
+            view = self.view(clusters, cluster, context)
+            if view is not None and self.is_due(view, norms[cluster], context):
+                clusters, look = self.parted(clusters, cluster, view, norms[cluster], context)
                 looks.append({"cluster": cluster, **look})
         ask.record(
             "norms",
@@ -69,23 +69,23 @@ class CFL(Splitting):
         # A cluster that has just been split: each side already goes its own way with this round's updates.
         return clusters.averaged(trained)
 
-    def norms(self, clusters: Clusters, cluster: int, roster: Roster) -> dict[str, float]:
+    def norms(self, clusters: Clusters, cluster: int, context: RoundContext) -> dict[str, float]:
         """Length of the mean and of the longest update of this round; older updates say nothing of this model."""
         memory = clusters.notes["memory"]
-        now = [memory[c] for c in clusters.members[cluster] if c in memory and memory[c]["rounds"][-1] == roster.round]
+        now = [memory[c] for c in clusters.members[cluster] if c in memory and memory[c]["rounds"][-1] == context.round]
         if not now:
             return {"mean": np.nan, "max": np.nan}
         updates = np.stack([past["updates"][-1] for past in now]).astype(np.float64)
         mean = np.average(updates, axis=0, weights=[past["samples"] for past in now])
         return {"mean": float(np.linalg.norm(mean)), "max": float(np.linalg.norm(updates, axis=1).max())}
 
-    def is_due(self, view: View, norms: Mapping[str, float], roster: Roster) -> bool:
+    def is_due(self, view: View, norms: Mapping[str, float], context: RoundContext) -> bool:
         if self.trigger == "stability":
-            return self.is_test(roster.round) and bool(self.stable_layers(view, roster))
-        return roster.round > self.min_round and norms["mean"] < self.eps1 and norms["max"] > self.eps2
+            return self.is_test(context.round) and bool(self.stable_layers(view, context))
+        return context.round > self.min_round and norms["mean"] < self.eps1 and norms["max"] > self.eps2
 
     def parted(
-        self, clusters: Clusters, cluster: int, view: View, norms: Mapping[str, float], roster: Roster
+        self, clusters: Clusters, cluster: int, view: View, norms: Mapping[str, float], context: RoundContext
     ) -> tuple[Clusters, dict[str, Any]]:
         """The cluster in two, if the two are unlike enough.
 
@@ -104,4 +104,4 @@ class CFL(Splitting):
         rows = [np.flatnonzero(labels == side) for side in (0, 1)]
         why = {"rule": self.trigger, "across": across, "mean_norm": norms["mean"], "max_norm": norms["max"]}
         sides, vectors = [view.names(side) for side in rows], [updates[side] for side in rows]
-        return self.divided(clusters, cluster, sides, vectors, clusters.models[cluster], roster, why=why), look
+        return self.divided(clusters, cluster, sides, vectors, clusters.models[cluster], context, why=why), look

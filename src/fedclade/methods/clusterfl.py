@@ -12,7 +12,7 @@ standing for F_j^T W, the alternating direction method of multipliers works on
 by turns: clients train their w_i, the server sets Omega to where this is least and moves U. The published code adds the
 term -<U, F^T W> with the other sign and leaves out how clients depend on each other; here both are as derived.
 
-With the paper's numbers (rho = 4 beta) U does not settle but swings around its value; any larger rho lets it.
+With the paper's numbers (rho = 4 beta) U does not admit but swings around its value; any larger rho lets it.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Evaluate, Train
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import distance_matrix, kl_matrix, relation_weights
-from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.base import About, Clusters, RoundContext
 from fedclade.methods.probing import Probing, answers_on, some_of
 
 
@@ -115,33 +115,33 @@ class ClusterFL(Probing):
             raise ValueError("it must be larger than 2 * beta, else there is no best mixture: raise rho or lower beta")
         return rho
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        probe = self.probe_set(roster, ask)
-        weights = np.tile(roster.initial, (len(roster.clients), 1))
-        state = Relations.unrelated(roster.clients, weights, roster.layout.n_parameters)
-        return remembering(super().start(roster, ask).noting(probe=probe[some_of(probe)]), state)
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        probe = self.probe_set(context, ask)
+        weights = np.tile(context.initial, (len(context.clients), 1))
+        state = Relations.unrelated(context.clients, weights, context.layout.n_parameters)
+        return remembering(super().start(context, ask).noting(probe=probe[some_of(probe)]), state)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        clusters = self.resettle(clusters, roster, ask)
-        homes = {client: clusters.model_of(client) for client in roster.clients}
-        before = remembered(clusters).among(roster.clients, homes)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
+        homes = {client: clusters.model_of(client) for client in context.clients}
+        before = remembered(clusters).among(context.clients, homes)
         if clusters.notes.get("stopped", False):
             return remembering(clusters, before)
-        trained = ask(self.tasks(before, self.sample(roster), roster))
+        trained = ask(self.tasks(before, self.sample(context), context))
         state = before.with_reports(trained)
-        if roster.round % self.relation_every == 0:
-            clusters, state = self.related(clusters, state, roster, ask)
+        if context.round % self.relation_every == 0:
+            clusters, state = self.related(clusters, state, context, ask)
         clusters = remembering(clusters, state.stepped(self.beta, self.rho))
         return clusters.noting(stopped=True) if self.is_done(before, state) else clusters
 
-    def tasks(self, state: Relations, chosen: list[str], roster: Roster) -> dict[str, Train]:
+    def tasks(self, state: Relations, chosen: list[str], context: RoundContext) -> dict[str, Train]:
         """The server sums up the coupling terms, so that a client need not see the models of others.
 
         `pulls` is their gradient where the client starts; the proximal term, around the same place, adds how that
         gradient changes as the client's own weights move.
         """
-        decay = roster.training.weight_decay + 2 * self.alpha
-        training = roster.training.model_copy(update={"weight_decay": decay})
+        decay = context.training.weight_decay + 2 * self.alpha
+        training = context.training.model_copy(update={"weight_decay": decay})
         pulls, stiffness = state.pulls(self.rho), state.stiffness(self.rho)
         return {
             client: Train(state.weights[k], training=training, linear=pulls[k], proximal=float(stiffness[k]))
@@ -149,7 +149,9 @@ class ClusterFL(Probing):
             if client in set(chosen)
         }
 
-    def related(self, clusters: Clusters, state: Relations, roster: Roster, ask: Ask) -> tuple[Clusters, Relations]:
+    def related(
+        self, clusters: Clusters, state: Relations, context: RoundContext, ask: Ask
+    ) -> tuple[Clusters, Relations]:
         """Who is related to whom, from the answers of all models that have trained; the others wait by themselves."""
         models = {c: state.weights[k] for k, c in enumerate(state.clients) if c in state.losses}
         outputs = answers_on(clusters.notes["probe"], models, "outputs", ask)
@@ -162,10 +164,10 @@ class ClusterFL(Probing):
         ask.record("proximity", matrix=divergence, clients=known, measure="KL divergence of softened outputs")
         ask.record("relation", matrix=relation, clients=list(state.clients))
         grouped = self.grouped(known, divergence, models)
-        waiting = [client for client in roster.clients if client not in models or client not in outputs]
+        waiting = [client for client in context.clients if client not in models or client not in outputs]
         largest = min(grouped.members, key=lambda k: (-len(grouped.members[k]), k))
         for client in waiting:
-            grouped = grouped.joined(client, largest, roster.initial)
+            grouped = grouped.joined(client, largest, context.initial)
         return replace(grouped, notes=clusters.notes), replace(state, relation=relation)
 
     def grouped(self, known: list[str], divergence: np.ndarray, models: Mapping[str, np.ndarray]) -> Clusters:
@@ -189,13 +191,13 @@ class ClusterFL(Probing):
     def serve(self, clusters: Clusters, client: str) -> Evaluate:
         return Evaluate(remembered(clusters).weights[clusters.notes["clients"].index(client)])
 
-    def settle(self, clusters: Clusters, newcomers: Any, roster: Roster, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Any, context: RoundContext, ask: Ask) -> Clusters:
         """Whoever is new, or is not what it was, starts from its cluster's model: its old one is forgotten."""
         state, new = remembered(clusters), set(newcomers)
         stay = tuple(client for client in state.clients if client not in new)
         if stay != state.clients and stay:
             clusters = remembering(clusters, state.among(stay, {}))
-        return super().settle(clusters, new, roster, ask)
+        return super().admit(clusters, new, context, ask)
 
 
 def remembering(clusters: Clusters, state: Relations) -> Clusters:

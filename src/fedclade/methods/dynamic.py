@@ -22,9 +22,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Evaluate, Train
-from fedclade.methods.base import About, Clusters, Method, Roster, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Method, RoundContext, nearest, nobody_answered
 from fedclade.models.weights import average
 
 Count = Annotated[int, Field(ge=1)]
@@ -48,32 +48,32 @@ class Dynamic(Method):
     divide_every: Count = 5  # rounds
     gain: Annotated[float, Field(ge=0, lt=1)] = 0.01  # share by which division must lower the validation loss
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        codes = self.codes(roster.clients, self.n_clusters, roster, ask)
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        codes = self.codes(context.clients, self.n_clusters, context, ask)
         if not codes:
             raise nobody_answered(ask)
-        clusters = Clusters.from_labels(list(codes), list(codes.values()), roster.initial)
-        return self.settle(clusters, set(roster.clients) - set(codes), roster, ask)
+        clusters = Clusters.from_labels(list(codes), list(codes.values()), context.initial)
+        return self.admit(clusters, set(context.clients) - set(codes), context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        chosen = self.sample(roster)
-        clusters = self.resettle(clusters, roster, ask)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        chosen = self.sample(context)
+        clusters = self.retry(clusters, context, ask)
         # In the first round all models are the same, so that losses tell nothing.
-        if roster.round > 1 and roster.round % self.calibrate_every == 0:
-            clusters = self.calibrated(clusters, chosen, roster, ask)
+        if context.round > 1 and context.round % self.calibrate_every == 0:
+            clusters = self.calibrated(clusters, chosen, context, ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
         clusters = clusters.averaged(trained)
-        if roster.round % self.divide_every == 0 and not clusters.notes.get("divided", False):
-            clusters = self.divided(clusters, trained, roster, ask)
+        if context.round % self.divide_every == 0 and not clusters.notes.get("divided", False):
+            clusters = self.divided(clusters, trained, context, ask)
         return clusters
 
     # Phase 1
 
-    def codes(self, clients: Sequence[str], n_codes: int, roster: Roster, ask: Ask) -> dict[str, int]:
+    def codes(self, clients: Sequence[str], n_codes: int, context: RoundContext, ask: Ask) -> dict[str, int]:
         """The code of each client that answered; all the same where the codes are not to be believed."""
         from fedclade.models.generative import new_gan  # torch, which listing the methods need not wait for
 
-        weights = new_gan(int(np.prod(roster.input_shape)), n_codes, int(roster.random("gan").integers(2**31)))
+        weights = new_gan(int(np.prod(context.input_shape)), n_codes, int(context.random("gan").integers(2**31)))
         weights, _ = self._relative(weights, n_codes, clients, ask)
         options = {"n_codes": n_codes, "epochs": self.gan_epochs, "learning_rate": self.gan_rate}
         for turn in range(self.gan_turns):
@@ -101,7 +101,7 @@ class Dynamic(Method):
 
     # Phase 2
 
-    def calibrated(self, clusters: Clusters, chosen: Sequence[str], roster: Roster, ask: Ask) -> Clusters:
+    def calibrated(self, clusters: Clusters, chosen: Sequence[str], context: RoundContext, ask: Ask) -> Clusters:
         """Each client that is there moves to the model of lowest loss. A cluster left by all is closed."""
         if len(clusters) == 1:
             return clusters
@@ -111,20 +111,20 @@ class Dynamic(Method):
             for client, answer in ask(task, to=chosen, phase="calibrate").items():
                 losses.setdefault(client, {})[cluster] = answer.loss
         home = clusters.cluster_of | {client: nearest(near) for client, near in losses.items()}
-        members = {k: tuple(c for c in roster.clients if home[c] == k) for k in clusters.members}
+        members = {k: tuple(c for c in context.clients if home[c] == k) for k in clusters.members}
         members = {k: part for k, part in members.items() if part}
         return replace(clusters, members=members, models={k: clusters.models[k] for k in members})
 
     # Phase 3
 
-    def divided(self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask) -> Clusters:
+    def divided(self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask) -> Clusters:
         """The cluster of highest loss in two, or the end of division."""
         losses = {k: [answer.loss for answer in trained.of(part).values()] for k, part in clusters.members.items()}
         seen = {k: float(np.mean(values)) for k, values in losses.items() if values}
         if not seen:
             return clusters
         worst = min(seen, key=lambda k: (-seen[k], k))
-        codes = self.codes(clusters.members[worst], 2, roster, ask)
+        codes = self.codes(clusters.members[worst], 2, context, ask)
         halves = [[c for c in clusters.members[worst] if codes.get(c) == side] for side in (0, 1)]
         if min(len(half) for half in halves) < 2:  # nobody else there to be judged
             return clusters.noting(divided=True)
@@ -135,7 +135,7 @@ class Dynamic(Method):
         ask.record("division", cluster=worst, halves=halves, whole=whole, apart=apart)
         if not apart < (1 - self.gain) * whole:
             return clusters.noting(divided=True)
-        return clusters.split(worst, halves, roster.round, whole=whole, apart=apart).averaged(models)
+        return clusters.split(worst, halves, context.round, whole=whole, apart=apart).averaged(models)
 
     def validation_loss(self, groups: Sequence[Sequence[str]], trained: TrainedClients, ask: Ask) -> float:
         """Mean loss of clients on their training rows, of a model in which they have no part."""

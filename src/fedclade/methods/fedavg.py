@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.base import About, Clusters, Method, RoundContext
 from fedclade.models.weights import average
 
 
@@ -29,13 +29,13 @@ class FedAvg(Method):
     def task(self, model: np.ndarray) -> Train:
         return Train(model)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        trained = ask(self.task(clusters.models[0]), to=self.sample(roster))
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        trained = ask(self.task(clusters.models[0]), to=self.sample(context))
         if not len(trained):
             return clusters
-        return replace(clusters, models={0: self.combine(clusters.models[0], trained, roster)})
+        return replace(clusters, models={0: self.combine(clusters.models[0], trained, context)})
 
-    def combine(self, model: np.ndarray, trained: TrainedClients, roster: Roster) -> np.ndarray:
+    def combine(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
         if self.aggregate == "mean":
             return average((answer.weights for answer in trained.values()), [a.n_samples for a in trained.values()])
         # The robust ones give every client the same say: a weight would be one more thing to lie about.
@@ -56,14 +56,14 @@ class FedProx(FedAvg):
 class FedNova(FedAvg):
     about: ClassVar[About] = About("FedAvg that takes out the effect of unlike numbers of steps", "Wang et al. 2020")
 
-    def combine(self, model: np.ndarray, trained: TrainedClients, roster: Roster) -> np.ndarray:
-        steps = np.array([effective_steps(a.steps, roster.training.momentum) for a in trained.values()])
+    def combine(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
+        steps = np.array([effective_steps(a.steps, context.training.momentum) for a in trained.values()])
         share = np.array([a.n_samples for a in trained.values()], float)
         share /= share.sum()
         directions = ((model - a.weights) / max(step, 1e-12) for a, step in zip(trained.values(), steps, strict=True))
         moved = model - float(share @ steps) * average(directions, share)
         # Running statistics are averaged as they are: they are no result of gradient steps.
-        n = roster.layout.n_parameters
+        n = context.layout.n_parameters
         moved[n:] = average((a.weights[n:] for a in trained.values()), share)
         return moved.astype(np.float32)
 

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
 from fedclade.clustering.similarity import cosine_matrix, directions, distance_matrix
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest, nobody_answered
 
 
 class FedGroup(Method):
@@ -23,14 +23,14 @@ class FedGroup(Method):
     n_clusters: Annotated[int, Field(ge=1)] = 4
     pretrain: Annotated[int, Field(ge=1)] = 20  # how many clients (times the number of groups) make the groups
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        count = min(self.pretrain * self.n_clusters, len(roster.clients))
-        drawn = roster.random("pretrain").permutation(len(roster.clients))[:count]
-        chosen = [roster.clients[k] for k in sorted(drawn)]
-        trained = ask(Train(roster.initial), to=chosen, phase="cluster")
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        count = min(self.pretrain * self.n_clusters, len(context.clients))
+        drawn = context.random("pretrain").permutation(len(context.clients))[:count]
+        chosen = [context.clients[k] for k in sorted(drawn)]
+        trained = ask(Train(context.initial), to=chosen, phase="cluster")
         if not len(trained):
             raise nobody_answered(ask)
-        updates = trained.stack() - roster.initial
+        updates = trained.stack() - context.initial
         groups = min(self.n_clusters, len(trained))
         decomposed = decomposed_cosines(updates, groups)
         labels = kmeans(decomposed, groups)
@@ -40,23 +40,23 @@ class FedGroup(Method):
             clients=list(trained.clients),
             measure="distance of decomposed cosines",
         )
-        clusters = Clusters.from_labels(trained.clients, labels, roster.initial).averaged(trained)
-        mean = {k: (model - roster.initial)[: roster.layout.n_parameters] for k, model in clusters.models.items()}
+        clusters = Clusters.from_labels(trained.clients, labels, context.initial).averaged(trained)
+        mean = {k: (model - context.initial)[: context.layout.n_parameters] for k, model in clusters.models.items()}
         clusters = clusters.noting(directions=mean)
-        return self.settle(clusters, set(roster.clients) - set(trained.clients), roster, ask)
+        return self.admit(clusters, set(context.clients) - set(trained.clients), context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        clusters = self.resettle(clusters, roster, ask)
-        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)})
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
+        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(context)})
         return clusters.averaged(trained)
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """A newcomer joins the group whose first direction is most like its own."""
-        trained = ask(Train(roster.initial), to=roster.clients, phase="place")
+        trained = ask(Train(context.initial), to=context.clients, phase="place")
         known: dict[int, np.ndarray] = clusters.notes["directions"]
         far = {}
         for client, answer in trained.items():
-            update = (answer.weights - roster.initial)[: roster.layout.n_parameters]
+            update = (answer.weights - context.initial)[: context.layout.n_parameters]
             angles = 1 - cosine_matrix(np.stack([update, *known.values()]))[0, 1:]
             far[client] = dict(zip(known, angles.tolist(), strict=True))
         return {client: Placement(nearest(near), near, "1 - cosine of updates") for client, near in far.items()}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Evaluate, Predict, Train
 from fedclade.clustering.automatic import choose_partition, most_clusters
 from fedclade.clustering.hierarchy import agglomerate
@@ -27,7 +27,7 @@ from fedclade.clustering.similarity import (
     linear_cka,
 )
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest
 from fedclade.methods.probing import Probing, answers_on, public_rows, some_of
 from fedclade.models.weights import Layout
 
@@ -40,46 +40,46 @@ class SelectingClusters(Method):
     warmup: Count = 10  # rounds of plain averaging with all clients (the paper's p); the last one's models are grouped
     selection: Literal["all", "random", "power-of-choice", "least-selected"] = "all"  # who trains, in each cluster
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
         """The cluster of each client, and what newcomers will be compared with."""
         raise NotImplementedError
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         if "start" not in clusters.notes:
-            return self.warmed(clusters, roster, ask)
-        clusters = self.resettle(clusters, roster, ask)
-        chosen = self.select(clusters, roster, ask)
+            return self.warmed(clusters, context, ask)
+        clusters = self.retry(clusters, context, ask)
+        chosen = self.select(clusters, context, ask)
         times = clusters.notes["selected"]
         clusters = clusters.noting(selected={**times, **{client: times.get(client, 0) + 1 for client in chosen}})
         ask.record("selection", chosen=chosen, times=dict(clusters.notes["selected"]))
         return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in chosen}))
 
-    def warmed(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def warmed(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """A round with everybody. The last of them is averaged by the clusters that come out of it."""
         start = clusters.models[0]
-        trained = ask(Train(start), to=roster.clients)
-        if roster.round < self.warmup or not len(trained):
+        trained = ask(Train(start), to=context.clients)
+        if context.round < self.warmup or not len(trained):
             return clusters.averaged(trained)
-        labels, known = self.group(trained, roster, ask)
+        labels, known = self.group(trained, context, ask)
         clusters = Clusters.from_labels(list(labels), list(labels.values()), start)
         clusters = clusters.noting(start=start, selected={}, **known)
-        return self.settle(clusters, set(roster.clients) - set(labels), roster, ask).averaged(trained)
+        return self.admit(clusters, set(context.clients) - set(labels), context, ask).averaged(trained)
 
-    def select(self, clusters: Clusters, roster: Roster, ask: Ask) -> list[str]:
+    def select(self, clusters: Clusters, context: RoundContext, ask: Ask) -> list[str]:
         """Who trains this round: some of each cluster's members that are there."""
-        there = self.sample(roster)
+        there = self.sample(context)
         accuracy: dict[str, float] = {}
         if self.selection == "power-of-choice":  # on training rows: test rows must not steer the training
             tasks = {client: Evaluate(clusters.model_of(client), on="train") for client in there}
             accuracy = {client: seen.accuracy for client, seen in ask(tasks, phase="select").items()}
             there = list(accuracy)
-        times, number = clusters.notes["selected"], {client: place for place, client in enumerate(roster.clients)}
+        times, number = clusters.notes["selected"], {client: place for place, client in enumerate(context.clients)}
         chosen: list[int] = []
         for cluster, part in clusters.members.items():
             clients = [client for client in part if client in set(there)]
             if not clients:
                 continue
-            members, random = np.array([number[c] for c in clients]), roster.random(f"select {cluster}")
+            members, random = np.array([number[c] for c in clients]), context.random(f"select {cluster}")
             match self.selection:
                 case "all":
                     chosen += everyone(members).tolist()
@@ -89,18 +89,18 @@ class SelectingClusters(Method):
                     chosen += worst_half(members, np.array([accuracy[c] for c in clients])).tolist()
                 case "least-selected":
                     chosen += least_selected(members, np.array([times.get(c, 0) for c in clients]), random).tolist()
-        return [roster.clients[place] for place in sorted(chosen)]
+        return [context.clients[place] for place in sorted(chosen)]
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Newcomers train from where the others started when they were grouped, and join those they are most like."""
         if "start" not in clusters.notes:
-            return super().place(clusters, roster, ask)
-        trained = ask(Train(clusters.notes["start"]), to=roster.clients, phase="place")
-        measure, near = self.compare(clusters, trained, roster, ask)
+            return super().place(clusters, context, ask)
+        trained = ask(Train(clusters.notes["start"]), to=context.clients, phase="place")
+        measure, near = self.compare(clusters, trained, context, ask)
         return {client: Placement(nearest(far), far, measure) for client, far in near.items()}
 
     def compare(
-        self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
+        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[str, dict[str, dict[int, float]]]:
         """How far newcomers are from every cluster, and in what measure."""
         raise NotImplementedError
@@ -118,18 +118,18 @@ class FedSCCS(SelectingClusters, Probing):
     n_clusters: Count | Literal["auto"] = 10  # at most as many as there are clients
     layer: str = "probabilities"  # what is compared: these, "outputs" before the softmax, or what a layer puts out
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """What can be wrong with the probe must be known now, not after the warm-up."""
-        rows = np.zeros((1, *roster.input_shape), np.float32)
+        rows = np.zeros((1, *context.input_shape), np.float32)
         if self.probe_file is not None:
-            rows = public_rows(self.probe_file, roster.input_shape)[:1]
-        tried = ask.server({"probe": Predict(roster.initial, rows=rows, output=self.layer)})
+            rows = public_rows(self.probe_file, context.input_shape)[:1]
+        tried = ask.server({"probe": Predict(context.initial, rows=rows, output=self.layer)})
         if tried.failures:
             raise FedcladeError(f"layer {self.layer!r} cannot be compared: {tried.failures['probe']}")
-        return super().start(roster, ask)
+        return super().start(context, ask)
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        probe = self.probe_set(roster, ask)
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+        probe = self.probe_set(context, ask)
         outputs = self.outputs(trained, probe, ask)
         if not outputs:
             raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
@@ -144,7 +144,7 @@ class FedSCCS(SelectingClusters, Probing):
         return answers_on(probe, {c: answer.weights for c, answer in trained.items()}, self.layer, ask)
 
     def compare(
-        self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
+        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[str, dict[str, dict[int, float]]]:
         known = clusters.notes["outputs"]
         far = {
@@ -164,19 +164,19 @@ class WeightsCosine(SelectingClusters):
 
     n_clusters: Count | Literal["auto"] = 10
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        kernels = kernels_of(trained, roster.layout)
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+        kernels = kernels_of(trained, context.layout)
         similarity = cosine_matrix(np.stack(list(kernels.values())))
         labels = ward_clusters(similarity, self.n_clusters, list(kernels), "cosine of last layers", ask)
         return labels, {"kernels": by_cluster(labels, kernels)}
 
     def compare(
-        self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
+        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[str, dict[str, dict[int, float]]]:
         known = clusters.notes["kernels"].items()
         far = {
             client: {k: 1.0 - float(cosine(own, others).mean()) for k, others in known}
-            for client, own in kernels_of(trained, roster.layout).items()
+            for client, own in kernels_of(trained, context.layout).items()
         }
         return "1 - mean cosine of last layers", far
 
@@ -191,10 +191,10 @@ class KCenter(SelectingClusters):
 
     n_clusters: Count | Literal["auto"] = 10
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
         from fedclade.clustering.centers import k_center  # takes a second, which other methods need not wait
 
-        kernels = kernels_of(trained, roster.layout)
+        kernels = kernels_of(trained, context.layout)
         rows = np.stack(list(kernels.values()))
         distances = distance_matrix(rows)
         ask.record("proximity", matrix=distances, clients=list(kernels), measure="distance of last layers")
@@ -207,12 +207,12 @@ class KCenter(SelectingClusters):
         return labels, {"centres": {k: rows[centre] for k, centre in enumerate(found.centers)}}
 
     def compare(
-        self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
+        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[str, dict[str, dict[int, float]]]:
         centres = clusters.notes["centres"].items()
         far = {
             client: {k: float(np.linalg.norm(own - centre)) for k, centre in centres}
-            for client, own in kernels_of(trained, roster.layout).items()
+            for client, own in kernels_of(trained, context.layout).items()
         }
         return "distance of last layers to the centre", far
 
@@ -224,16 +224,16 @@ class RandomClusters(SelectingClusters):
 
     n_clusters: Count = 10
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
         from fedclade.clustering.centers import random_labels
 
-        labels = random_labels(len(trained), min(self.n_clusters, len(trained)), roster.random("clusters"))
+        labels = random_labels(len(trained), min(self.n_clusters, len(trained)), context.random("clusters"))
         return dict(zip(trained, labels.tolist(), strict=True)), {}
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Wherever the dice say, which needs no word from the newcomer."""
         names = sorted(clusters.models)
-        drawn = {client: int(roster.random(f"place {client}").choice(names)) for client in roster.clients}
+        drawn = {client: int(context.random(f"place {client}").choice(names)) for client in context.clients}
         return {c: Placement(k, {name: float(name != k) for name in names}, "dice") for c, k in drawn.items()}
 
 

@@ -20,12 +20,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from fedclade.asking import Ask, TrainedClients
-from fedclade.clients.tasks import OWN, Evaluate, Predict, Predicted, Train, Training
+from fedclade.ask import Ask, TrainedClients
+from fedclade.clients.tasks import LOCAL, Evaluate, Predict, Predicted, Train, Training
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest, nobody_answered
 from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
@@ -85,36 +85,36 @@ class FedStack(Method):
             )
         return networks
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        self.probe(roster)  # what is wrong with it must be known now, not after the training
-        trained = self.trained(roster, ask, "cluster")
-        stack = self.predictions(trained.clients, roster, ask, "stack")
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        self.probe(context)  # what is wrong with it must be known now, not after the training
+        trained = self.trained(context, ask, "cluster")
+        stack = self.predictions(trained.clients, context, ask, "stack")
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:
             raise nobody_answered(ask)
-        labels = self.grouped(signatures, roster, ask)
-        clusters = Clusters.from_labels(list(signatures), labels, roster.initial)
+        labels = self.grouped(signatures, context, ask)
+        clusters = Clusters.from_labels(list(signatures), labels, context.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
         centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
-        clusters = clusters.noting(centres=centres, stack=stack, whole=roster.initial)
-        clusters = self.settle(clusters, set(roster.clients) - set(signatures), roster, ask)
-        return self.stacked(clusters, roster, ask)
+        clusters = clusters.noting(centres=centres, stack=stack, whole=context.initial)
+        clusters = self.admit(clusters, set(context.clients) - set(signatures), context, ask)
+        return self.stacked(clusters, context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        clusters = self.resettle(clusters, roster, ask)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
         if self.refresh:
-            trained = ask(Train(start=OWN, upload="nothing", spare=self.spare), to=self.sample(roster))
-            anew = self.predictions(trained.clients, roster, ask, "stack")
+            trained = ask(Train(start=LOCAL, upload="nothing", spare=self.spare), to=self.sample(context))
+            anew = self.predictions(trained.clients, context, ask, "stack")
             clusters = clusters.noting(stack={**clusters.notes["stack"], **anew})
-        return self.stacked(clusters, roster, ask)
+        return self.stacked(clusters, context, ask)
 
     def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(clusters.model_of(client), through=OWN)
+        return Evaluate(clusters.model_of(client), through=LOCAL)
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """With those whose signatures point nearest to a newcomer's; one that points nowhere stays alone."""
-        trained = self.trained(roster, ask, "place")
-        answers = self.predictions(trained.clients, roster, ask, "place") if self.signature == "predictions" else {}
+        trained = self.trained(context, ask, "place")
+        answers = self.predictions(trained.clients, context, ask, "place") if self.signature == "predictions" else {}
         placements = {}
         for client, vector in self.signatures(trained, answers).items():
             unit, centres = directions(vector), clusters.notes["centres"]
@@ -126,32 +126,32 @@ class FedStack(Method):
             placements[client] = Placement(nearest(far) if unit.any() else None, far, "distance of directions")
         return placements
 
-    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Whoever finds a place brings predictions along; one that founds a cluster has the global model there."""
-        coming = set(newcomers) & set(roster.clients)
-        clusters = super().settle(clusters, coming, replace(roster, initial=clusters.notes["whole"]), ask)
-        settled = [c for c in roster.clients if c in coming and c not in clusters.notes.get("unsettled", ())]
+        coming = set(newcomers) & set(context.clients)
+        clusters = super().admit(clusters, coming, replace(context, initial=clusters.notes["whole"]), ask)
+        settled = [c for c in context.clients if c in coming and c not in clusters.notes.get("unassigned", ())]
         stack = {client: rows for client, rows in clusters.notes["stack"].items() if client not in coming}
-        return clusters.noting(stack={**stack, **self.predictions(settled, roster, ask, "stack")})
+        return clusters.noting(stack={**stack, **self.predictions(settled, context, ask, "stack")})
 
     # What clients do
 
-    def trained(self, roster: Roster, ask: Ask, phase: str) -> TrainedClients:
+    def trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
         """Clients train their networks from the start that all of one architecture share."""
-        training = roster.training.model_copy(update={"local_epochs": self.epochs})
+        training = context.training.model_copy(update={"local_epochs": self.epochs})
         upload = "head" if self.signature == "head" else "nothing"
-        return ask(Train(upload=upload, training=training, spare=self.spare), to=roster.clients, phase=phase)
+        return ask(Train(upload=upload, training=training, spare=self.spare), to=context.clients, phase=phase)
 
-    def predictions(self, clients: Iterable[str], roster: Roster, ask: Ask, phase: str) -> Stack:
+    def predictions(self, clients: Iterable[str], context: RoundContext, ask: Ask, phase: str) -> Stack:
         """What their networks say of their own training rows (of those spared, if any are), or of the public ones."""
-        rows, labels = self.probe(roster) or (None, None)
-        answers = ask(Predict(start=OWN, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
+        rows, labels = self.probe(context) or (None, None)
+        answers = ask(Predict(start=LOCAL, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
         return {c: {"values": a.values, "labels": a.labels if labels is None else labels} for c, a in answers.items()}
 
-    def probe(self, roster: Roster) -> tuple[np.ndarray, np.ndarray] | None:
+    def probe(self, context: RoundContext) -> tuple[np.ndarray, np.ndarray] | None:
         if self.probe_file is None:
             return None
-        return labelled_rows(self.probe_file, roster.input_shape, roster.n_classes)
+        return labelled_rows(self.probe_file, context.input_shape, context.n_classes)
 
     def signatures(self, trained: TrainedClients, stack: Stack) -> dict[str, np.ndarray]:
         if self.signature == "head":
@@ -160,7 +160,7 @@ class FedStack(Method):
 
     # What the server makes of it
 
-    def grouped(self, signatures: Mapping[str, np.ndarray], roster: Roster, ask: Ask) -> np.ndarray:
+    def grouped(self, signatures: Mapping[str, np.ndarray], context: RoundContext, ask: Ask) -> np.ndarray:
         """Clusters of directions; a client without one (all zeros) is alone, beside the others."""
         from fedclade.clustering.centers import cluster_rows, random_labels  # take a second to load
 
@@ -179,7 +179,7 @@ class FedStack(Method):
         number = min(wanted, int(known.sum()))
         ask.record("bic", k=list(range(1, len(curve) + 1)), bic=curve, chosen=number, rule=self.bic)
         if self.algorithm == "random":
-            return random_labels(len(rows), number, roster.random("clusters"))
+            return random_labels(len(rows), number, context.random("clusters"))
         return cluster_rows(rows, number, "gmm" if self.algorithm == "gaussian-mixture" else self.algorithm)
 
     def bic_curve(self, rows: np.ndarray) -> np.ndarray:
@@ -191,17 +191,17 @@ class FedStack(Method):
             return pooled_bic(rows, most)
         return mixture_bic(rows, most, self.bic.removeprefix("sklearn-"))
 
-    def stacked(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def stacked(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Train the global stacked model, and from there the intermediate one of each cluster."""
-        everyone = {"all": roster.clients}
-        whole = self.taught(everyone, {"all": clusters.notes["whole"]}, clusters.notes["stack"], roster, ask)["all"]
+        everyone = {"all": context.clients}
+        whole = self.taught(everyone, {"all": clusters.notes["whole"]}, clusters.notes["stack"], context, ask)["all"]
         if len(clusters) == 1:
             models = dict.fromkeys(clusters.members, whole)
         else:
-            starts = clusters.models if roster.round else dict.fromkeys(clusters.members, whole)
-            models = self.taught(clusters.members, starts, clusters.notes["stack"], roster, ask)
+            starts = clusters.models if context.round else dict.fromkeys(clusters.members, whole)
+            models = self.taught(clusters.members, starts, clusters.notes["stack"], context, ask)
         clusters = replace(clusters, models={**clusters.models, **models}).noting(whole=whole)
-        self.measure(clusters, roster, ask)
+        self.measure(clusters, context, ask)
         return clusters
 
     def taught(
@@ -209,13 +209,13 @@ class FedStack(Method):
         groups: Mapping[Any, Iterable[str]],
         models: Mapping[Any, np.ndarray],
         stack: Stack,
-        roster: Roster,
+        context: RoundContext,
         ask: Ask,
     ) -> dict[Any, np.ndarray]:
         """The model of each group, trained on its members' part of the stack (as it was where they have none)."""
         settings = {"local_epochs": self.stack_epochs, "learning_rate": self.stack_rate}
         training = STACK_TRAINING.model_copy(update=settings)
-        so_far = 0 if self.refresh else self.stack_epochs * roster.round  # fresh rows deserve a fresh schedule
+        so_far = 0 if self.refresh else self.stack_epochs * context.round  # fresh rows deserve a fresh schedule
         tasks = {}
         for group, members in groups.items():
             part = [stack[client] for client in members if client in stack]
@@ -229,26 +229,28 @@ class FedStack(Method):
             raise FedcladeError(f"a stacked model cannot be trained ({why}): lower method.stack_rate")
         return {group: trained[str(group)].weights if str(group) in trained else models[group] for group in groups}
 
-    def measure(self, clusters: Clusters, roster: Roster, ask: Ask) -> None:
+    def measure(self, clusters: Clusters, context: RoundContext, ask: Ask) -> None:
         """How well clients' networks do alone, with the global stacked model behind them, and with their cluster's."""
-        clients, home = roster.clients, clusters.cluster_of
-        whole = Predict(clusters.notes["whole"], through=OWN)
+        clients, home = context.clients, clusters.cluster_of
+        whole = Predict(clusters.notes["whole"], through=LOCAL)
         answers = {
-            "own": ask(Predict(start=OWN), to=clients, phase="measure"),
+            "own": ask(Predict(start=LOCAL), to=clients, phase="measure"),
             "global": ask(whole, to=clients, phase="measure"),
-            "cluster": ask({c: Predict(clusters.model_of(c), through=OWN) for c in clients}, phase="measure"),
+            "cluster": ask({c: Predict(clusters.model_of(c), through=LOCAL) for c in clients}, phase="measure"),
         }
 
         def of(members: Iterable[str]) -> dict[str, Any]:
             seen = [c for c in members if all(c in told for told in answers.values())]
-            return {model: scores([told[c] for c in seen], roster.n_classes) for model, told in answers.items() if seen}
+            return {
+                model: scores([told[c] for c in seen], context.n_classes) for model, told in answers.items() if seen
+            }
 
         parts = [{"number": k, "clients": list(part), **of(part)} for k, part in clusters.members.items()]
         ask.record("stacking", all=of(clients), clusters=parts)
-        names = sorted(set(roster.network_of.values()))
+        names = sorted(set(context.network_of.values()))
         counts = np.zeros((len(clusters), len(names)), np.int64)
         for client in clients:
-            counts[list(clusters.members).index(home[client]), names.index(roster.network_of[client])] += 1
+            counts[list(clusters.members).index(home[client]), names.index(context.network_of[client])] += 1
         ask.record("architectures", networks=names, clusters=list(clusters.members), counts=counts)
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
-from fedclade.methods.base import About, Clusters, Method, Roster, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Method, RoundContext, nearest, nobody_answered
 
 
 class FeSEM(Method):
@@ -22,26 +22,26 @@ class FeSEM(Method):
 
     n_clusters: Annotated[int, Field(ge=1)] = 4
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """The first centres: k-means of everybody's model after one training from the same start."""
-        trained = ask(Train(roster.initial), to=roster.clients, phase="cluster")
+        trained = ask(Train(context.initial), to=context.clients, phase="cluster")
         if not len(trained):
             raise nobody_answered(ask)
         labels = kmeans(trained.stack(), min(self.n_clusters, len(trained)))
-        clusters = Clusters.from_labels(trained.clients, labels, roster.initial).averaged(trained)
-        return self.settle(clusters, trained.failures, roster, ask)
+        clusters = Clusters.from_labels(trained.clients, labels, context.initial).averaged(trained)
+        return self.admit(clusters, trained.failures, context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        clusters = self.resettle(clusters, roster, ask)
-        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)})
-        return self._moved(clusters, trained, roster).averaged(trained)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
+        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(context)})
+        return self._moved(clusters, trained, context).averaged(trained)
 
-    def _moved(self, clusters: Clusters, trained: TrainedClients, roster: Roster) -> Clusters:
+    def _moved(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
         """Those who reported join the centre nearest to what they sent. A centre left by all stays where it is."""
         home = clusters.cluster_of
         for client, answer in trained.items():
             home[client] = nearest(distances_to(clusters, answer.weights))
-        members = {k: tuple(c for c in roster.clients if home[c] == k) for k in clusters.models}
+        members = {k: tuple(c for c in context.clients if home[c] == k) for k in clusters.models}
         return replace(clusters, members={k: part for k, part in members.items() if part})
 
 

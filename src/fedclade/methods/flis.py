@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import agreement_matrix
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.base import About, Clusters, RoundContext
 from fedclade.methods.fedsccs import FedSCCS, by_cluster
 
 
@@ -34,8 +34,8 @@ class FLIS(FedSCCS):
     linkage: Literal["single", "complete", "average", "weighted"] = "average"
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
 
-    def group(self, trained: TrainedClients, roster: Roster, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        probe = self.probe_set(roster, ask)
+    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
+        probe = self.probe_set(context, ask)
         outputs = self.outputs(trained, probe, ask)
         if not outputs:
             raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
@@ -52,7 +52,7 @@ class FLIS(FedSCCS):
         return homes, {"probe": probe, "outputs": by_cluster(homes, classes)}
 
     def compare(
-        self, clusters: Clusters, trained: TrainedClients, roster: Roster, ask: Ask
+        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[str, dict[str, dict[int, float]]]:
         known = clusters.notes["outputs"]
         far = {

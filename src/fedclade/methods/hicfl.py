@@ -19,13 +19,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.automatic import silhouettes
 from fedclade.clustering.bipartition import consistency, references, sign_split
 from fedclade.clustering.hierarchy import agglomerate, linkage_tree
 from fedclade.clustering.similarity import cosine, cosine_matrix, distance_matrix, informative
-from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.base import About, Clusters, RoundContext
 from fedclade.methods.splitting import ENOUGH, Look, Splitting, View, born, moved, of_rate
 from fedclade.models.weights import average
 
@@ -94,33 +94,33 @@ class HiCFL(Splitting):
     def depth(self) -> int:
         return super().depth if self.rule == "paper" else max(ENOUGH, self.window)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        chosen = self.sample(roster)
-        clusters = self.resettle(clusters, roster.only(chosen), ask)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        chosen = self.sample(context)
+        clusters = self.retry(clusters, context.only(chosen), ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
         before = clusters.models
-        clusters = self.remembered(clusters, trained, roster)
+        clusters = self.remembered(clusters, trained, context)
         if self.order == "aggregate-first":
             clusters = clusters.averaged(trained)
-        if self.is_test(roster.round):
-            clusters = self.tested(clusters, before, roster, ask)
+        if self.is_test(context.round):
+            clusters = self.tested(clusters, before, context, ask)
         if self.order == "split-first":
             clusters = clusters.averaged(trained)
         due = self.variant == "re-organised" and "merged" not in clusters.notes and self.is_complete(clusters)
         if due and set(clusters.members) <= set(before):  # clusters that were just made have not moved yet
             clusters = reorganised(clusters, before)
-        return self.misplaced(clusters, roster)
+        return self.misplaced(clusters, context)
 
     # A test: shall clusters be split?
 
-    def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], roster: Roster, ask: Ask) -> Clusters:
+    def tested(self, clusters: Clusters, before: Mapping[int, np.ndarray], context: RoundContext, ask: Ask) -> Clusters:
         """Look at every cluster, and split those that fall apart."""
         is_merged = "merged" in clusters.notes
         done = is_merged or clusters.notes.get("refined")
         if self.correct and self.rule == "agreement" and clusters.tree and not done:
-            clusters = self.corrected(clusters, roster, ask)
-        seen = self.views(clusters, roster)
-        self.record_stability(seen, roster, ask)
+            clusters = self.corrected(clusters, context, ask)
+        seen = self.views(clusters, context)
+        self.record_stability(seen, context, ask)
         if is_merged:
             return clusters  # what was put together on purpose is not split again
         refine = self.variant in ("fine-grained", "personalised") and self.is_complete(clusters)
@@ -132,26 +132,28 @@ class HiCFL(Splitting):
         looks = []
         for cluster, view in seen.items():
             if refine:
-                found = self.forced(view, roster)
+                found = self.forced(view, context)
             else:
-                clusters, found = self.tried(clusters, cluster, view, roster)
+                clusters, found = self.tried(clusters, cluster, view, context)
             looks.append((found or in_one_piece(view)).shown(cluster, view))
             if found is not None:
-                clusters = self.split_along(clusters, cluster, found, view, before[cluster], roster)
+                clusters = self.split_along(clusters, cluster, found, view, before[cluster], context)
         if looks:
             ask.record("similarity", tests=looks)
         return clusters.noting(refined=True) if refine else clusters
 
-    def tried(self, clusters: Clusters, cluster: int, view: View, roster: Roster) -> tuple[Clusters, Found | None]:
+    def tried(
+        self, clusters: Clusters, cluster: int, view: View, context: RoundContext
+    ) -> tuple[Clusters, Found | None]:
         """Where a cluster falls apart, if it is not finished and does, and the clusters with its diary kept."""
         diaries = clusters.notes.get("diaries", {})
         diary = Diary(**diaries[cluster]) if cluster in diaries else Diary(born(clusters, cluster))
         rho, members = consistency(view.latest, view.samples), clusters.members[cluster]
         if diary.finished is not None and (rho < diary.reopens_below or set(members) - set(diary.finished)):
-            diary = Diary(roster.round)
+            diary = Diary(context.round)
         found = None
         if diary.finished is None:
-            found = self.by_paper(view, diary, rho, roster) if self.rule == "paper" else self.by_agreement(view, diary)
+            found = self.by_paper(view, diary, rho, context) if self.rule == "paper" else self.by_agreement(view, diary)
             if found is None and (diary.attempts >= self.attempts or diary.consistent >= self.window):
                 # Consistency falls by itself as training goes on, so it says little of clusters that agree otherwise.
                 diary.finished, diary.reopens_below = members, REOPENS * rho if self.rule == "paper" else 0.0
@@ -164,20 +166,20 @@ class HiCFL(Splitting):
         done = [k in diaries and (diaries[k]["finished"] or diaries[k]["unclear"] >= self.unclear) for k in unfinished]
         return bool(clusters.notes.get("refined")) or all(done)
 
-    def views(self, clusters: Clusters, roster: Roster) -> dict[int, View]:
+    def views(self, clusters: Clusters, context: RoundContext) -> dict[int, View]:
         """Every cluster that enough is known of."""
-        views = {cluster: self.view(clusters, cluster, roster) for cluster in sorted(clusters.members)}
+        views = {cluster: self.view(clusters, cluster, context) for cluster in sorted(clusters.members)}
         return {cluster: view for cluster, view in views.items() if view is not None}
 
-    def record_stability(self, views: Mapping[int, View], roster: Roster, ask: Ask) -> None:
+    def record_stability(self, views: Mapping[int, View], context: RoundContext, ask: Ask) -> None:
         if views:
             ask.record(
                 "stability",
                 clients=[client for view in views.values() for client in view.members],
                 clusters=[cluster for cluster, view in views.items() for _ in view.members],
-                layers=list(self.watch(roster).shapes),
+                layers=list(self.watch(context).shapes),
                 values=np.concatenate([view.stability for view in views.values()]),
-                epsilon=of_rate(self.epsilon, roster),
+                epsilon=of_rate(self.epsilon, context),
             )
 
     # Our rule
@@ -214,21 +216,21 @@ class HiCFL(Splitting):
 
     # The paper's rule
 
-    def by_paper(self, view: View, diary: Diary, rho: float, roster: Roster) -> Found | None:
+    def by_paper(self, view: View, diary: Diary, rho: float, context: RoundContext) -> Found | None:
         """Two sides by the sign of the cosine with a stable client, if a layer is stable."""
         norms = lengths(view)
         self.stopping(diary, rho, norms)
-        steady = self.stable_layers(view, roster)
-        stable = steady or self.plateau(view, diary, roster)
+        steady = self.stable_layers(view, context)
+        stable = steady or self.plateau(view, diary, context)
         pulled = norms[0] < self.eps1 and norms[1] > self.eps2
         if diary.consistent >= self.window or not stable or (self.stop == "norms" and not pulled):
             return None
-        diary.fired = roster.round
+        diary.fired = context.round
         column = view.layers.index(stable[0])
         updates = view.latest[:, view.watch.places[stable[0]]].astype(np.float64)
         if self.split == "centered-sign":
             updates = updates - updates.mean(axis=0)
-        ranking = self.ranked(view.stability[:, column], informative(updates), roster)
+        ranking = self.ranked(view.stability[:, column], informative(updates), context)
         for place, reference in enumerate(ranking[: self.references]):
             stays = sign_split(updates, int(reference))
             if not stays.all():
@@ -237,10 +239,10 @@ class HiCFL(Splitting):
         diary.attempts += 1
         return None
 
-    def ranked(self, values: np.ndarray, known: np.ndarray, roster: Roster) -> np.ndarray:
+    def ranked(self, values: np.ndarray, known: np.ndarray, context: RoundContext) -> np.ndarray:
         """The members that can be the reference, the best first."""
         if self.reference == "random":
-            return roster.random("reference").permutation(np.flatnonzero(known))
+            return context.random("reference").permutation(np.flatnonzero(known))
         ranking = references(values, len(values))
         return ranking[known[ranking]]
 
@@ -253,25 +255,25 @@ class HiCFL(Splitting):
             diary.consistent = self.window
         diary.norms = norms
 
-    def plateau(self, view: View, diary: Diary, roster: Roster) -> list[str]:
+    def plateau(self, view: View, diary: Diary, context: RoundContext) -> list[str]:
         """The calmest layer, if after long waiting its stability has at least stopped falling."""
         column = calmest(view)
         last, diary.median = diary.median, None
         if column is None:
             return []
         diary.median = float(np.nanmedian(view.stability[:, column]))
-        if not self.patience or last is None or roster.round - diary.fired < self.patience:
+        if not self.patience or last is None or context.round - diary.fired < self.patience:
             return []
         return [view.layers[column]] if abs(diary.median - last) < 0.1 * diary.median else []
 
-    def forced(self, view: View, roster: Roster) -> Found | None:
+    def forced(self, view: View, context: RoundContext) -> Found | None:
         """Two sides whether the cluster falls apart or not, by the paper's reference; None if all are the same."""
         column = calmest(view)
         if column is None:
             return None
         layer = view.layers[column]
         updates = view.latest[:, view.watch.places[layer]]
-        ranking = self.ranked(view.stability[:, column], informative(updates), roster)
+        ranking = self.ranked(view.stability[:, column], informative(updates), context)
         if not len(ranking):
             return None
         stays = sign_split(updates, int(ranking[0]), forced=True)
@@ -281,7 +283,7 @@ class HiCFL(Splitting):
     # Splitting, mistakes on purpose, and mending them
 
     def split_along(
-        self, clusters: Clusters, cluster: int, found: Found, view: View, model: np.ndarray, roster: Roster
+        self, clusters: Clusters, cluster: int, found: Found, view: View, model: np.ndarray, context: RoundContext
     ) -> Clusters:
         """Split a cluster in two, and its sides again, until every part found is a cluster of its own."""
         waiting = [(cluster, np.arange(len(view.members)))]
@@ -295,19 +297,19 @@ class HiCFL(Splitting):
             why = {"rule": found.rule, "reference": reference, "score": found.score}
             names = [view.names(side) for side in sides]
             clusters = self.divided(
-                clusters, parent, names, means, model, roster, layer=found.layer, look=found.look, why=why
+                clusters, parent, names, means, model, context, layer=found.layer, look=found.look, why=why
             )
             waiting += zip(clusters.tree[-1]["children"], sides, strict=True)
         return clusters
 
-    def misplaced(self, clusters: Clusters, roster: Roster) -> Clusters:
+    def misplaced(self, clusters: Clusters, context: RoundContext) -> Clusters:
         """For experiments: once, put some clients into clusters where they do not belong."""
-        due = self.misplace > 0 and roster.round >= self.misplace_round and len(clusters) > 1
+        due = self.misplace > 0 and context.round >= self.misplace_round and len(clusters) > 1
         if not due or "misplaced" in clusters.notes:
             return clusters
-        random = roster.random("misplace")
-        count = round(self.misplace * len(roster.clients))
-        wrong = [roster.clients[k] for k in sorted(random.permutation(len(roster.clients))[:count])]
+        random = context.random("misplace")
+        count = round(self.misplace * len(context.clients))
+        wrong = [context.clients[k] for k in sorted(random.permutation(len(context.clients))[:count])]
         for client in wrong:
             home = clusters.cluster_of[client]
             others = sorted(k for k in clusters.members if k != home)
@@ -315,12 +317,12 @@ class HiCFL(Splitting):
                 clusters = moved(clusters, client, others[random.integers(len(others))])
         return clusters.noting(misplaced=wrong)
 
-    def corrected(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def corrected(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Send members who are in the wrong place down the tree again, like newcomers."""
-        astray = {client for view in self.views(clusters, roster).values() for client in strangers(view)}
+        astray = {client for view in self.views(clusters, context).values() for client in strangers(view)}
         if not astray:
             return clusters
-        homes, placements = clusters.cluster_of, self.place(clusters, roster.only(astray), ask)
+        homes, placements = clusters.cluster_of, self.place(clusters, context.only(astray), ask)
         moves = {c: p.cluster for c, p in placements.items() if p.cluster is not None and p.cluster != homes[c]}
         for client, cluster in moves.items():
             clusters = moved(clusters, client, cluster)

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Train
-from fedclade.methods.base import About, Clusters, Roster
+from fedclade.methods.base import About, Clusters, RoundContext
 from fedclade.methods.ifca import IFCA
 
 
@@ -24,17 +24,17 @@ class HypCluster(IFCA):
     warmup: Annotated[int, Field(ge=0)] = 2  # rounds of FedAvg before the models part
     noise: Annotated[float, Field(gt=0)] = 0.1  # how far they part, in standard deviations of each tensor
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        if roster.round > self.warmup:
-            return super().round(clusters, roster, ask)
-        trained = ask(Train(clusters.models[0]), to=self.sample(roster))
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        if context.round > self.warmup:
+            return super().round(clusters, context, ask)
+        trained = ask(Train(clusters.models[0]), to=self.sample(context))
         model = clusters.averaged(trained).models[0]
-        if roster.round < self.warmup:
+        if context.round < self.warmup:
             return replace(clusters, models={**clusters.models, 0: model})
-        return replace(clusters, models={k: self._nearby(model, k, roster) for k in range(self.n_clusters)})
+        return replace(clusters, models={k: self._nearby(model, k, context) for k in range(self.n_clusters)})
 
-    def _nearby(self, model: np.ndarray, cluster: int, roster: Roster) -> np.ndarray:
-        random = roster.random(f"noise {cluster}")
-        tensors = [model[place] for place in roster.layout.slices.values()]
+    def _nearby(self, model: np.ndarray, cluster: int, context: RoundContext) -> np.ndarray:
+        random = context.random(f"noise {cluster}")
+        tensors = [model[place] for place in context.layout.slices.values()]
         parted = [tensor + self.noise * tensor.std() * random.standard_normal(tensor.shape) for tensor in tensors]
         return np.concatenate(parted).astype(np.float32)

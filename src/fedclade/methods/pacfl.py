@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import angle_profiles, subspace_angles
-from fedclade.methods.base import About, Clusters, Method, Placement, Roster, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest, nobody_answered
 
 
 class PACFL(Method):
@@ -33,8 +33,8 @@ class PACFL(Method):
     linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        bases = self.bases(roster, ask, "cluster")
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        bases = self.bases(context, ask, "cluster")
         if not bases:
             raise nobody_answered(ask)
         clients, angles = list(bases), subspace_angles(list(bases.values()), self.legacy)
@@ -44,23 +44,23 @@ class PACFL(Method):
             labels, tree = agglomerate(angles, self.linkage, n_clusters=min(self.n_clusters, len(clients)))
         ask.record("proximity", matrix=angles, clients=clients, measure="degrees between subspaces")
         ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
-        clusters = Clusters.from_labels(clients, labels, roster.initial)
+        clusters = Clusters.from_labels(clients, labels, context.initial)
         known = {k: [bases[client] for client in members] for k, members in clusters.members.items()}
         order = np.argsort(labels, kind="stable")  # as in `bases`: cluster by cluster
         clusters = clusters.noting(bases=known, angles=angles[np.ix_(order, order)])
-        return self.settle(clusters, set(roster.clients) - set(clients), roster, ask)
+        return self.admit(clusters, set(context.clients) - set(clients), context, ask)
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        clusters = self.resettle(clusters, roster, ask)
-        return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in self.sample(roster)}))
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
+        return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in self.sample(context)}))
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """A newcomer adds a row to the matrix of angles, and joins the cluster to which it is nearest on average."""
         known, angles = clusters.notes["bases"], clusters.notes["angles"]
         others, home = [b for part in known.values() for b in part], [k for k, part in known.items() for _ in part]
         measure = "mean distance of angles to all" if self.by_profile else "mean degrees between subspaces"
         placements = {}
-        for client, basis in self.bases(roster, ask, "place").items():
+        for client, basis in self.bases(context, ask, "place").items():
             row = np.array([subspace_angles([basis, other], self.legacy)[0, 1] for other in others])
             extended = np.block([[angles, row[:, None]], [row[None], np.zeros((1, 1))]])
             distances = self.distances(extended)[-1, :-1]
@@ -76,7 +76,7 @@ class PACFL(Method):
         """What clusters are made of: degrees, for thresholds are in degrees, or what serves better without one."""
         return angle_profiles(angles) if self.by_profile else angles
 
-    def bases(self, roster: Roster, ask: Ask, phase: str) -> dict[str, np.ndarray]:
+    def bases(self, context: RoundContext, ask: Ask, phase: str) -> dict[str, np.ndarray]:
         """What clients tell about their rows: a few singular vectors for each class."""
-        told = ask(Describe("subspaces", {"n_vectors": self.n_vectors}), to=roster.clients, phase=phase)
+        told = ask(Describe("subspaces", {"n_vectors": self.n_vectors}), to=context.clients, phase=phase)
         return {client: answer.values["basis"] for client, answer in told.items()}

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Evaluate, Train, Training
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.base import About, Clusters, Method, RoundContext
 
 
 class PerFedAvg(Method):
@@ -22,17 +22,17 @@ class PerFedAvg(Method):
     outer_rate: Annotated[float, Field(gt=0)] = 1e-3  # of the shared model's steps (beta)
     adapt_epochs: Annotated[int, Field(ge=1)] = 1  # that a client trains the shared model before it is used
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """What clients do to adapt is part of the state: serving the model needs it."""
-        adapt = roster.training.model_copy(
+        adapt = context.training.model_copy(
             update={"local_epochs": self.adapt_epochs, "learning_rate": self.inner_rate, "momentum": 0.0}
         )
-        return super().start(roster, ask).noting(adapt=adapt.model_dump())
+        return super().start(context, ask).noting(adapt=adapt.model_dump())
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         meta = {"meta": self.variant, "inner_rate": self.inner_rate, "learning_rate": self.outer_rate, "momentum": 0.0}
-        training = roster.training.model_copy(update=meta)
-        trained = ask(Train(clusters.models[0], training=training), to=self.sample(roster))
+        training = context.training.model_copy(update=meta)
+        trained = ask(Train(clusters.models[0], training=training), to=self.sample(context))
         return replace(clusters, models=clusters.averaged(trained).models)
 
     def serve(self, clusters: Clusters, client: str) -> Evaluate:

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Describe, Predict
 from fedclade.errors import FedcladeError, listed
-from fedclade.methods.base import Method, Roster
+from fedclade.methods.base import Method, RoundContext
 
 MOST_PROBE_ROWS = 5000  # of all clients together: CKA is settled by then
 MOST_OUTPUTS = 1_000_000  # of all models on all probe rows: these are in memory at once
@@ -32,20 +32,20 @@ class Probing(Method):
             raise ValueError("it goes together with probe = 'public': give both or none")
         return path
 
-    def probe_set(self, roster: Roster, ask: Ask) -> np.ndarray:
+    def probe_set(self, context: RoundContext, ask: Ask) -> np.ndarray:
         """The rows on which all models answer."""
-        random = roster.random("probe")
-        most = min(MOST_PROBE_ROWS, max(MOST_OUTPUTS // len(roster.clients), KEPT_ROWS))
-        each = max(1, min(self.probe_rows, most // len(roster.clients)))
+        random = context.random("probe")
+        most = min(MOST_PROBE_ROWS, max(MOST_OUTPUTS // len(context.clients), KEPT_ROWS))
+        each = max(1, min(self.probe_rows, most // len(context.clients)))
         if self.probe == "rows":
-            told = ask(Describe("rows", {"n": each, "labels": False}), to=roster.clients, phase="probe")
+            told = ask(Describe("rows", {"n": each, "labels": False}), to=context.clients, phase="probe")
             if not len(told):
                 raise FedcladeError("no client gave probe rows: use probe = 'synthetic' or 'public'")
             return np.concatenate([answer.values["rows"] for answer in told.values()])
         if self.probe_file is not None:
-            rows = public_rows(self.probe_file, roster.input_shape)
+            rows = public_rows(self.probe_file, context.input_shape)
             return rows[np.sort(random.permutation(len(rows))[:most])]
-        shape = (each * len(roster.clients), *roster.input_shape)
+        shape = (each * len(context.clients), *context.input_shape)
         noise = random.normal(size=shape) if self.synthetic == "normal" else random.uniform(size=shape)
         return noise.astype(np.float32)
 

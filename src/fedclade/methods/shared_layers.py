@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedclade.asking import Ask
-from fedclade.clients.tasks import OWN, Evaluate, Train
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.ask import Ask
+from fedclade.clients.tasks import LOCAL, Evaluate, Train
+from fedclade.methods.base import About, Clusters, Method, RoundContext
 from fedclade.models.weights import Layout, average
 
 
@@ -23,20 +23,20 @@ class SharedLayers(Method):
     def shared(self, layout: Layout) -> tuple[str, ...]:
         raise NotImplementedError
 
-    def start(self, roster: Roster, ask: Ask) -> Clusters:
-        return super().start(roster, ask).noting(shared=list(self.shared(roster.layout)))
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        return super().start(context, ask).noting(shared=list(self.shared(context.layout)))
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
-        layers = self.shared(roster.layout)
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        layers = self.shared(context.layout)
         model = clusters.models[0].copy()
-        trained = ask(Train(model, layers=layers, start=OWN, upload=layers), to=self.sample(roster))
+        trained = ask(Train(model, layers=layers, start=LOCAL, upload=layers), to=self.sample(context))
         if len(trained):
             sent, rows = [a.weights for a in trained.values()], [a.n_samples for a in trained.values()]
-            model[roster.layout.select(layers)] = average(sent, rows)
+            model[context.layout.select(layers)] = average(sent, rows)
         return replace(clusters, models={0: model})
 
     def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(clusters.models[0], layers=tuple(clusters.notes["shared"]), start=OWN)
+        return Evaluate(clusters.models[0], layers=tuple(clusters.notes["shared"]), start=LOCAL)
 
 
 class LGFedAvg(SharedLayers):

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedclade.asking import Ask, TrainedClients
-from fedclade.clients.tasks import OWN, Layers, Train
+from fedclade.ask import Ask, TrainedClients
+from fedclade.clients.tasks import LOCAL, Layers, Train
 from fedclade.clustering.bipartition import changed_weights, is_stable, windowed_stability
 from fedclade.clustering.similarity import cosine, directions
-from fedclade.methods.base import Clusters, Method, Placement, Roster
+from fedclade.methods.base import Clusters, Method, Placement, RoundContext
 from fedclade.models.weights import Layout
 
 OfRate = Annotated[str, Field(pattern=r"^\d*\.?\d+ ?\* ?lr$")]  # a multiple of the clients' learning rate: "0.5*lr"
@@ -29,10 +29,10 @@ Look = Literal["whole", "units"]
 ENOUGH = 3  # updates: with fewer, a client has no stability
 
 
-def of_rate(value: float | str, roster: Roster) -> float:
+def of_rate(value: float | str, context: RoundContext) -> float:
     """A threshold as a number: as it is, or as a multiple of the learning rate."""
     if isinstance(value, str):
-        return float(value.partition("*")[0]) * roster.training.learning_rate
+        return float(value.partition("*")[0]) * context.training.learning_rate
     return value
 
 
@@ -128,8 +128,8 @@ class Splitting(Method):
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.8  # of a cluster's members must have been seen lately
     stale: Annotated[int, Field(ge=3)] | None = None  # rounds until an update is too old; None: 3 * window / fraction
 
-    def watch(self, roster: Roster) -> Watch:
-        return Watch.of(roster.layout, self.layers, self.weights_only)
+    def watch(self, context: RoundContext) -> Watch:
+        return Watch.of(context.layout, self.layers, self.weights_only)
 
     @property
     def depth(self) -> int:
@@ -148,38 +148,38 @@ class Splitting(Method):
 
     # What the server remembers
 
-    def remembered(self, clusters: Clusters, trained: TrainedClients, roster: Roster) -> Clusters:
+    def remembered(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
         """With this round's updates among those that are kept, and each client's mask where it is due."""
-        watch, cluster_of = self.watch(roster), clusters.cluster_of
+        watch, cluster_of = self.watch(context), clusters.cluster_of
         memory = {client: past for client, past in clusters.notes.get("memory", {}).items() if client in cluster_of}
         for client, answer in trained.items():
             home = cluster_of[client]
             past = memory.get(client, {"rounds": [], "updates": [], "kept": None})
             update = answer.weights[watch.index] - clusters.models[home][watch.index]
             memory[client] = {
-                "rounds": [*past["rounds"], roster.round][-self.depth :],
+                "rounds": [*past["rounds"], context.round][-self.depth :],
                 "updates": [*past["updates"], update][-self.depth :],
                 "kept": past["kept"],
                 "samples": answer.n_samples,
             }
             if memory[client]["kept"] is None:
-                memory[client]["kept"] = self.selected(memory[client], born(clusters, home), watch, roster)
+                memory[client]["kept"] = self.selected(memory[client], born(clusters, home), watch, context)
         return clusters.noting(memory=memory)
 
-    def selected(self, past: Mapping[str, Any], since: int, watch: Watch, roster: Roster) -> np.ndarray | None:
+    def selected(self, past: Mapping[str, Any], since: int, watch: Watch, context: RoundContext) -> np.ndarray | None:
         """The weights that count for a client's stability, by its first two updates since its cluster was made."""
         new = recent(past, since)
         if len(new) < 2:
             return None
-        xi = of_rate(self.xi, roster)
+        xi = of_rate(self.xi, context)
         return np.concatenate(
             [changed_weights(new[-2][place], new[-1][place], xi, self.signed) for place in watch.places.values()]
         )
 
-    def view(self, clusters: Clusters, cluster: int, roster: Roster) -> View | None:
+    def view(self, clusters: Clusters, cluster: int, context: RoundContext) -> View | None:
         """What is known of a cluster, or None while too few of its members have been seen lately."""
         # Age is counted in the rounds that a client takes part in: where few do, updates are of long ago.
-        since = roster.round - (self.stale or math.ceil(3 * self.window / self.fraction))
+        since = context.round - (self.stale or math.ceil(3 * self.window / self.fraction))
         memory, members = clusters.notes.get("memory", {}), clusters.members[cluster]
         fresh = {client: recent(memory[client], since) for client in members if client in memory}
         seen = tuple(client for client in fresh if len(fresh[client]) >= self.enough)
@@ -187,7 +187,7 @@ class Splitting(Method):
             return None
         length = min(len(fresh[client]) for client in seen)
         history = np.stack([np.stack(fresh[client][-length:]) for client in seen], axis=1)
-        watch = self.watch(roster)
+        watch = self.watch(context)
         everything = np.ones(len(watch.index), np.bool_)
         kept = np.stack([everything if memory[client]["kept"] is None else memory[client]["kept"] for client in seen])
         stability = np.full((len(seen), len(watch.places)), np.nan)
@@ -196,9 +196,9 @@ class Splitting(Method):
                 stability[:, column] = windowed_stability(history[:, :, place], self.window, kept[:, place])
         return View(seen, history, stability, np.array([memory[client]["samples"] for client in seen]), watch)
 
-    def stable_layers(self, view: View, roster: Roster) -> list[str]:
+    def stable_layers(self, view: View, context: RoundContext) -> list[str]:
         """The layers that are stable for the cluster, the most stable first; of equals, the one nearest the output."""
-        epsilon, found = of_rate(self.epsilon, roster), []
+        epsilon, found = of_rate(self.epsilon, context), []
         for place, (layer, values) in enumerate(zip(view.layers, view.stability.T, strict=True)):
             if is_stable(values, epsilon, self.share):
                 found.append((np.nanmean(values), -place, layer))
@@ -213,7 +213,7 @@ class Splitting(Method):
         sides: Sequence[Sequence[str]],
         vectors: Sequence[np.ndarray],
         model: np.ndarray,
-        roster: Roster,
+        context: RoundContext,
         *,
         layer: str | None = None,
         look: Look = "whole",
@@ -223,41 +223,41 @@ class Splitting(Method):
 
         Members without any update wait on the larger side for their place.
         """
-        watch, memory = self.watch(roster), dict(clusters.notes["memory"])
+        watch, memory = self.watch(context), dict(clusters.notes["memory"])
         parts = [list(side) for side in sides]
         placed = {client for side in sides for client in side}
-        unsettled = set(clusters.notes.get("unsettled", ()))
+        unassigned = set(clusters.notes.get("unassigned", ()))
         for client in clusters.members[parent]:
             if client not in placed and client in memory:
                 update = watch.seen(memory[client]["updates"][-1], layer, look)
                 parts[int(np.argmax([resemblance(update, rows) for rows in vectors]))].append(client)
             elif client not in placed:
                 parts[int(len(sides[1]) > len(sides[0]))].append(client)
-                unsettled.add(client)
+                unassigned.add(client)
         order = {client: place for place, client in enumerate(clusters.members[parent])}
         parts = [sorted(part, key=order.__getitem__) for part in parts]
-        clusters = clusters.split(parent, parts, roster.round, layer=layer, **(why or {}))
+        clusters = clusters.split(parent, parts, context.round, layer=layer, **(why or {}))
         children = clusters.tree[-1]["children"]
         known = {child: rows.astype(np.float32) for child, rows in zip(children, vectors, strict=True)}
-        way = {"model": model, "round": roster.round, "layer": layer, "look": look, "sides": known}
+        way = {"model": model, "round": context.round, "layer": layer, "look": look, "sides": known}
         ways = {**clusters.notes.get("ways", {}), parent: way}
         # Which weights are unstable is another question in a new cluster.
         memory |= {client: memory[client] | {"kept": None} for part in parts for client in part if client in memory}
         clusters = clusters.noting(memory=memory, ways=ways)
-        return clusters.noting(unsettled=sorted(unsettled)) if unsettled else clusters
+        return clusters.noting(unassigned=sorted(unassigned)) if unassigned else clusters
 
-    def place(self, clusters: Clusters, roster: Roster, ask: Ask) -> dict[str, Placement]:
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Newcomers walk down the tree of splits: they train as the members did and go with the more similar side."""
         ways: dict[int, dict[str, Any]] = clusters.notes.get("ways", {})
         if not ways:
-            return super().place(clusters, roster, ask)
-        watch, at = self.watch(roster), dict.fromkeys(roster.clients, min(ways))
+            return super().place(clusters, context, ask)
+        watch, at = self.watch(context), dict.fromkeys(context.clients, min(ways))
         lost: dict[str, dict[int, float]] = {client: {} for client in at}
         updates: dict[str, tuple[int, np.ndarray]] = {}
         while walking := {client: ways[node] for client, node in at.items() if node in ways}:
             # Splits of one round share the model that was trained: its update serves for all of them.
             due = {client: way for client, way in walking.items() if updates.get(client, (0,))[0] != way["round"]}
-            updates |= self.trained_at(due, clusters, roster, ask)
+            updates |= self.trained_at(due, clusters, context, ask)
             for client, way in walking.items():
                 if client not in updates or updates[client][0] != way["round"]:
                     at.pop(client)  # it did not answer
@@ -270,20 +270,20 @@ class Splitting(Method):
         return {client: self._placement(clusters, node, lost[client]) for client, node in at.items()}
 
     def trained_at(
-        self, ways: Mapping[str, Mapping[str, Any]], clusters: Clusters, roster: Roster, ask: Ask
+        self, ways: Mapping[str, Mapping[str, Any]], clusters: Clusters, context: RoundContext, ask: Ask
     ) -> dict[str, tuple[int, np.ndarray]]:
         """The round of each client's fork in the tree, and its update from the model that was trained there."""
         known = clusters.notes.get("memory", {})  # members who look for another place keep their own model
         tasks = {
-            client: Train(way["model"], upload=way["layer"], save="" if client in known else OWN)
+            client: Train(way["model"], upload=way["layer"], save="" if client in known else LOCAL)
             for client, way in ways.items()
         }
         updates = {}
         for client, answer in ask(tasks, phase="place").items():
             way = ways[client]
             after = np.array(way["model"])
-            after[roster.layout.select(way["layer"])] = answer.weights
-            updates[client] = way["round"], (after - way["model"])[self.watch(roster).index]
+            after[context.layout.select(way["layer"])] = answer.weights
+            updates[client] = way["round"], (after - way["model"])[self.watch(context).index]
         return updates
 
     def _placement(self, clusters: Clusters, node: int, lost: dict[int, float]) -> Placement:
@@ -299,10 +299,10 @@ class Splitting(Method):
             distances[home] = min(far, distances.get(home, np.inf))
         return Placement(followed(node, merged), distances, "cosine lost on the way down the tree")
 
-    def settle(self, clusters: Clusters, newcomers: Iterable[str], roster: Roster, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Newcomers bring no past: what they sent before belongs to other data or to another cluster."""
         newcomers = list(newcomers)
-        return forgetting(super().settle(clusters, newcomers, roster, ask), newcomers)
+        return forgetting(super().admit(clusters, newcomers, context, ask), newcomers)
 
 
 def resemblance(update: np.ndarray, rows: np.ndarray) -> float:

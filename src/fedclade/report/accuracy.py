@@ -23,7 +23,7 @@ from fedclade.report.sections import (
 if TYPE_CHECKING:
     import pandas as pd
 
-MODES = {"accuracy": "server's model", "accuracy_own": "client's own last model"}
+MODES = {"accuracy": "server's model", "accuracy_local": "client's own last model"}
 LOW, HIGH = 0.1, 0.9  # the spread that is drawn: all but the worst and the best tenth of the clients
 MOST_CELLS = 250_000  # of clients and rounds in one page
 MOST_LINES = 24  # clusters with a line of their own
@@ -38,7 +38,7 @@ def by_round(runs: Sequence[Run]) -> Section:
             name, tint = named(label, place, column, len(together))
             values = pooled([run.measured(column) for run in mine])
             traces += _median_and_spread(
-                values, name, label, tint, column == "accuracy_own", 0.2 / len(together) ** 0.5
+                values, name, label, tint, column == "accuracy_local", 0.2 / len(together) ** 0.5
             )
     axes = {"xaxis": ROUND_AXIS, "yaxis": share_axis()}
     words = (
@@ -70,7 +70,7 @@ def distribution(runs: Sequence[Run]) -> Section:
                     pointpos=0,
                     marker={"size": 4, "opacity": 0.6},
                     line={"color": named(label, place, column, len(together))[1], "width": 1.5},
-                    fillcolor="rgba(0,0,0,0)" if column == "accuracy_own" else None,
+                    fillcolor="rgba(0,0,0,0)" if column == "accuracy_local" else None,
                     hovertemplate="%{text}: %{x:.1%}<extra>" + mode + "</extra>",
                     meta={"method": label},
                     showlegend=False,
@@ -137,7 +137,7 @@ def _clusters_figure(run: Run) -> Any:
     largest = sorted(run.members, key=lambda k: -len(run.members[k]))[:MOST_LINES]
     for cluster in (k for k in run.members if k in largest):
         for column in MODES:
-            own = column == "accuracy_own"
+            own = column == "accuracy_local"
             values = run.measured(column)
             mine = values.reindex([c for c in run.members[cluster] if c in values.index])
             name = f"cluster {cluster}" + (", own" if own else "")
@@ -173,7 +173,7 @@ def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
         )
         for (column, mode), axis in zip(MODES.items(), ("x", "x2"), strict=True)
     ]
-    share = 0.72 if len(rounds["accuracy"]) > 2 * len(rounds["accuracy_own"]) else 0.5
+    share = 0.72 if len(rounds["accuracy"]) > 2 * len(rounds["accuracy_local"]) else 0.5
     figure = make_figure(
         traces,
         max(360, min(200 + 14 * len(names), 900)),
@@ -240,14 +240,14 @@ def _extremes(runs: Sequence[Run]) -> str:
         return "No accuracy has been measured yet."
     value, client, run = min(lows, key=lambda low: low[0])
     whose = f" of {run.label}, seed {run.seed}" if len(runs) > 1 else ""
-    own = run.last("accuracy_own").get(client)
+    own = run.last("accuracy_local").get(client)
     words = f"The worst served client is {client}{whose}: {percent(value)} with the server's model"
     return f"{words}, {percent(own)} with its own." if own is not None else f"{words}."
 
 
 def named(label: str, place: int, column: str, n_labels: int) -> tuple[str, str]:
     """Name and colour of one of a method's two accuracies; of a single method they tell the two apart."""
-    own = column == "accuracy_own"
+    own = column == "accuracy_local"
     if n_labels == 1:
         return MODES[column], colour(int(own))
     return (f"{label}, own" if own else label), colour(place)

@@ -34,7 +34,9 @@ def traffic(runs: Sequence[Run]) -> Section:
     for run in runs:
         place = labels.index(run.label)
         traces.append(_cost(run, "accuracy", colour(place), len(runs) > 1, run.label not in told))
-        traces.append(_cost(run, "accuracy_own", colour(place if len(runs) > 1 else 1), len(runs) > 1, len(runs) == 1))
+        traces.append(
+            _cost(run, "accuracy_local", colour(place if len(runs) > 1 else 1), len(runs) > 1, len(runs) == 1)
+        )
         told.add(run.label)
     xaxis = {**titled("MB sent so far, up and down, all clients"), "rangemode": "tozero"}
     figure = make_figure(traces, 400, xaxis=xaxis, yaxis=share_axis("mean accuracy"), legend=LEGEND_BELOW)
@@ -46,7 +48,7 @@ def traffic(runs: Sequence[Run]) -> Section:
 
 
 def _cost(run: Run, column: str, tint: str, several: bool, named: bool) -> Any:
-    own = column == "accuracy_own"
+    own = column == "accuracy_local"
     model = "client's own last model" if own else "server's model"
     means, sent = run.measured(column).mean(), run.traffic.sum(axis=1) / 1e6
     told = f"{run.label}, seed {run.seed}: {model}" if several else model

@@ -53,7 +53,7 @@ def _together(runs: Sequence[Run]) -> str:
 def _row(run: Run) -> list[str]:
     if run.round < 0:
         return [run.label, str(run.seed), f"0 of {run.rounds}", *["-"] * 9, "-"]
-    served, own = run.last("accuracy"), run.last("accuracy_own")
+    served, own = run.last("accuracy"), run.last("accuracy_local")
     rounds = str(run.round) if run.state == "ended" else f"{run.round} of {run.rounds}"
     ari = "-"
     if run.groups is not None:

@@ -18,7 +18,7 @@ WIDEST = 12  # hidden groups that get a column of their own
 def clusters(run: Run) -> Section:
     """A row for each cluster."""
     sizes = [len(part) for part in run.members.values()]
-    served, own = run.last("accuracy"), run.last("accuracy_own")
+    served, own = run.last("accuracy"), run.last("accuracy_local")
     header = ["cluster", "clients", "server's model", "own model", "who"]
     rows = [
         [str(k), str(len(part)), *(percent(seen.reindex(part).median()) for seen in (served, own)), _named(part)]

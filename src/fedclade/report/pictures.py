@@ -61,7 +61,7 @@ def accuracy(axes: Any, runs: Sequence[Run]) -> None:
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
         for column in MODES:
-            values, own = pooled([run.measured(column) for run in mine]), column == "accuracy_own"
+            values, own = pooled([run.measured(column) for run in mine]), column == "accuracy_local"
             low, middle, high = (100 * values.quantile(share) for share in (LOW, 0.5, HIGH))
             name, tint = named(label, place, column, len(together))
             if own:

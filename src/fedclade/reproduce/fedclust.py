@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.adacfl import distance_maps
 from fedclade.reproduce.hicfl import WATCH
-from fedclade.reproduce.item import CLUSTERS, OWN, SERVED, Curves, Grid, Item, Maps, Measure, Numbers, Paper, numbers
+from fedclade.reproduce.item import CLUSTERS, LOCAL, SERVED, Curves, Grid, Item, Maps, Measure, Numbers, Paper, numbers
 from fedclade.reproduce.scale import Layer, Scale, merged
 
 
@@ -98,7 +98,7 @@ def to_target(targets: dict[str, float], make: Callable[[float], read.Reader]) -
 
 
 def both_accuracies(run: read.Finished) -> read.Series:
-    return read.by_round("accuracy_own", "own")(run) | read.by_round("accuracy", "server's")(run)
+    return read.by_round("accuracy_local", "own")(run) | read.by_round("accuracy", "server's")(run)
 
 
 SMOKE_TARGET = 0.5  # on data that the paper does not have
@@ -132,7 +132,7 @@ SCALES = {
             "rows": 300,
             "rounds": 30,
             "evaluate_every": 5,
-            "evaluate_own_every": 5,
+            "evaluate_local_every": 5,
             "training": {"local_epochs": 2},
             # Per-FedAvg's own rate is for many more rounds.
             "methods": {"cfl": {"min_round": 5}, "per-fedavg": {"outer_rate": 0.01}},
@@ -149,7 +149,7 @@ PAPER = Paper(
         "clients": 100,
         "test_view": "label-support",
         "rounds": 200,
-        "evaluate_own_every": 1,
+        "evaluate_local_every": 1,
         "method": {"fraction": 0.1},
         "training": {"local_epochs": 10, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5},
     },
@@ -170,7 +170,7 @@ PAPER = Paper(
                 rows=METHODS,
                 columns=DATA,
                 settings=split,
-                measures=(SERVED, OWN.beside(paper), CLUSTERS),
+                measures=(SERVED, LOCAL.beside(paper), CLUSTERS),
                 notes=(OUTLIERS,),
             )
             for name, words, split, paper in (
@@ -233,10 +233,10 @@ PAPER = Paper(
             title="distances of weights by layer of VGG16",
             rows={"FedAvg": {"method": {"name": WATCH, "past": False, "fraction": 1.0}}},
             columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16", "split": "label-groups:2"}},
-            settings={"clients": 10, "rounds": 1, "evaluate_own_every": 0},
+            settings={"clients": 10, "rounds": 1, "evaluate_local_every": 0},
             scales={
                 "smoke": {"clients": 6, "rounds": 1},
-                "small": {"clients": 10, "rounds": 1, "evaluate_own_every": 0},
+                "small": {"clients": 10, "rounds": 1, "evaluate_local_every": 0},
             },
             read=lambda run: distance_maps((1, 7, 14, 16), run),
             says="the last layer shows the two groups, the convolutions do not",
@@ -262,7 +262,7 @@ PAPER = Paper(
             columns=DATA,
             settings=SKEW_20,
             scales={"smoke": {"clients": 40, "rows": 10}},
-            measures=(Measure("threshold from", read.threshold), CLUSTERS, OWN, SERVED),
+            measures=(Measure("threshold from", read.threshold), CLUSTERS, LOCAL, SERVED),
             says="best with 2 clusters, on FMNIST with 4; more clusters specialise, fewer generalise",
             notes=(
                 "The paper sweeps the threshold, whose values are in its picture only; here the number is swept, from "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedclade.data import Federation
-    from fedclade.placing import Placed
+    from fedclade.newcomers import Placed
 
 Series = dict[str, tuple[list[float], list[float]]]  # by name: x and y
 Reader = Callable[["Finished"], float | None]
@@ -81,7 +81,7 @@ class Finished:
         from dataclasses import replace
 
         from fedclade.events import Calendar, Event
-        from fedclade.placing import place
+        from fedclade.newcomers import place
 
         events = [Event(**event) for event in self.record["settings"]["events"]]
         there = set(Calendar.of(self.record["clients"], events).present(self.result["rounds"]))
@@ -115,7 +115,7 @@ def served(run: Finished) -> float | None:
 
 
 def own(run: Finished) -> float | None:
-    return run.result["accuracy_own"]["mean"]
+    return run.result["accuracy_local"]["mean"]
 
 
 def clusters(run: Finished) -> float | None:
@@ -146,7 +146,7 @@ def score(name: str) -> Reader:
     return lambda run: run.scores[name]
 
 
-def rounds_to(target: float, column: str = "accuracy_own") -> Reader:
+def rounds_to(target: float, column: str = "accuracy_local") -> Reader:
     """The first measured round whose mean accuracy reaches the target."""
 
     def read(run: Finished) -> float | None:

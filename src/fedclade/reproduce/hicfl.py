@@ -10,7 +10,7 @@ from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Series
 from fedclade.reproduce.item import (
     CLUSTERS,
-    OWN,
+    LOCAL,
     SERVED,
     SETTLED,
     Counts,
@@ -256,7 +256,7 @@ PAPER = Paper(
             title="accuracy under three kinds of unlike data",
             rows={"Centralized": {"method": {"name": "centralized"}}, **METHODS},
             columns=ALL,
-            measures=(SERVED.beside(TABLE_2), OWN, CLUSTERS),
+            measures=(SERVED.beside(TABLE_2), LOCAL, CLUSTERS),
         ),
         Grid(
             name="table3",
@@ -303,14 +303,14 @@ PAPER = Paper(
             title="MTCFL with model stability as the sign to split",
             rows={"MTCFL": METHODS["MTCFL"], WITH_STABILITY: {"method": {"name": "cfl", "trigger": "stability"}}},
             columns=CIFAR,
-            measures=(SERVED.beside(TABLE_5["accuracy"]), OWN, SETTLED.beside(TABLE_5["rounds"]), CLUSTERS),
+            measures=(SERVED.beside(TABLE_5["accuracy"]), LOCAL, SETTLED.beside(TABLE_5["rounds"]), CLUSTERS),
         ),
         Grid(
             name="table6",
             title="clusters merged, refined or broken up after clustering",
             rows={variant: {"method": {"name": "hicfl", "variant": variant}} for variant, _ in TABLE_6},
             columns=CIFAR,
-            measures=(SERVED.beside(TABLE_6), OWN, CLUSTERS),
+            measures=(SERVED.beside(TABLE_6), LOCAL, CLUSTERS),
             notes=("With this package's rule for splits: by the paper's, clusters are seldom finished.",),
         ),
         *(

@@ -41,7 +41,7 @@ class Measure:
 
 OWN_AT_THE_END = "clients' own models at the end"
 SERVED = Measure("server's model, %", read.served, factor=100)
-OWN = Measure("client's own model, %", read.own, factor=100)
+LOCAL = Measure("client's own model, %", read.own, factor=100)
 CLUSTERS = Measure("clusters", read.clusters, digits=1)
 ARI = Measure("ARI", read.agreement)
 SETTLED = Measure("rounds until clusters are final", read.settled, digits=1)

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedclade.asking import Ask
+from fedclade.ask import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.bipartition import stability
 from fedclade.clustering.similarity import cosine_matrix, distance_matrix
-from fedclade.methods.base import About, Clusters, Method, Roster
+from fedclade.methods.base import About, Clusters, Method, RoundContext
 
 DECILES = np.linspace(0, 1, 11)
 RESTLESS = 0.1  # the share of a layer's weights that count as its most changing ones
@@ -24,15 +24,15 @@ class LayerWatch(Method):
     keep: tuple[int, ...] = ()  # the rounds to keep; none: all
     past: bool = True  # also how updates turn and change from round to round, which takes the last two of each client
 
-    def round(self, clusters: Clusters, roster: Roster, ask: Ask) -> Clusters:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         model = clusters.models[0]
-        trained = ask(Train(model), to=roster.clients)
+        trained = ask(Train(model), to=context.clients)
         if not len(trained):
             return clusters
         updates = trained.stack() - model
-        places = roster.layout.layers
+        places = context.layout.layers
         before = [past for past in clusters.notes.get("past", []) if past.shape == updates.shape]
-        if not self.keep or roster.round in self.keep:
+        if not self.keep or context.round in self.keep:
             pictures = {
                 "layers": list(places),
                 "clients": list(trained.clients),
@@ -41,7 +41,7 @@ class LayerWatch(Method):
                 "loss": float(np.mean([answer.loss for answer in trained.values()])),
             }
             if len(before) == 2:
-                pictures |= turns(before[0], before[1], updates, list(places.values()), roster.training.learning_rate)
+                pictures |= turns(before[0], before[1], updates, list(places.values()), context.training.learning_rate)
             ask.record("layers", **pictures)
         clusters = replace(clusters, models=clusters.averaged(trained).models)
         return clusters.noting(past=[*before, updates][-2:]) if self.past else clusters

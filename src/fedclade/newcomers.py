@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.api import OWN_MODEL, Result, recorded_method, settings_from_record
-from fedclade.asking import Ask
-from fedclade.clients.tasks import OWN, Evaluate, Train
+from fedclade.ask import Ask
+from fedclade.clients.tasks import LOCAL, Evaluate, Train
 from fedclade.data import federation_of
 from fedclade.engines.local import LocalEngine
 from fedclade.errors import FedcladeError
 from fedclade.files import safe_name, write_atomically, write_json
-from fedclade.methods import Clusters, Method, Roster
+from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.models.assigned import specs_of
 from fedclade.models.weights import Layout, assembled
 from fedclade.runs.folder import RunFolder
@@ -138,19 +138,19 @@ def _placed(
 ) -> dict[str, Placed]:
     ask = Ask(engine)
     ask.round = round + 1
-    training = engine.bench.training
-    roster = Roster(
+    training = engine.runtime.training
+    context = RoundContext(
         engine.clients,
         engine.initial,
         engine.layout,
         training,
-        engine.bench.seed,
+        engine.runtime.seed,
         ask.round,
         input_shape=engine.input_shape,
         n_classes=engine.n_classes,
         network_of=engine.network_of,
     )
-    placements = method.place(clusters, roster, ask)
+    placements = method.place(clusters, context, ask)
     lost = [client for client in engine.clients if client not in placements]
     if lost:
         why = next(
@@ -166,8 +166,8 @@ def _placed(
     longer = training.model_copy(update={"local_epochs": personalise})
     # One with a network of its own has trained it to be placed, and the cluster's only reads what that puts out.
     learners = [client for client, task in tasks.items() if personalise and not task.through]
-    trained = ask({client: Train(starts[client], training=longer, save=OWN) for client in learners})
-    own = ask(Evaluate(start=OWN), to=list(trained), phase="measure")
+    trained = ask({client: Train(starts[client], training=longer, save=LOCAL) for client in learners})
+    own = ask(Evaluate(start=LOCAL), to=list(trained), phase="measure")
     return {
         client: Placed(
             client,
@@ -178,7 +178,7 @@ def _placed(
             served[client].accuracy if client in served else None,
             own[client].accuracy if client in own else None,
             trained[client].weights if client in trained else starts[client],
-            functools.partial(engine.bench.networks.make, client, tasks[client].through),
+            functools.partial(engine.runtime.networks.make, client, tasks[client].through),
         )
         for client, placement in placements.items()
     }
@@ -186,10 +186,10 @@ def _placed(
 
 def _served(engine: LocalEngine, clusters: Clusters, client: str, task: Evaluate) -> np.ndarray:
     """The weights of the model that serves a newcomer."""
-    model, kept = clusters.model_of(client), engine.bench.memory.read(client, task.through) if task.through else None
+    model, kept = clusters.model_of(client), engine.runtime.memory.read(client, task.through) if task.through else None
     if kept is None:
         return model
-    return assembled(engine.bench.networks.make(client, task.through), own=kept, cluster=model)
+    return assembled(engine.runtime.networks.make(client, task.through), own=kept, cluster=model)
 
 
 def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:

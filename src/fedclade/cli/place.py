@@ -27,7 +27,7 @@ def place(
     data_dir: options.DataDir = None,
 ) -> None:
     """Say which cluster new clients join, and why, and give each that cluster's model."""
-    from fedclade.placing import place as place_newcomers
+    from fedclade.newcomers import place as place_newcomers
 
     placed = place_newcomers(
         folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model

@@ -1,4 +1,4 @@
-"""The workbench: what a client does when asked. It is the same on every engine."""
+"""The client runtime: what a client does when asked. It is the same on every engine."""
 
 import json
 import pickle
@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass
-class Workbench:
+class ClientRuntime:
     """The rows of some clients, the networks they train, and what they remember."""
 
     federation: Federation
@@ -307,18 +307,18 @@ def summary(losses: np.ndarray, right: np.ndarray) -> Evaluated:
     return Evaluated(float(losses.mean(dtype=np.float64)), float(right.mean()), len(right))
 
 
-def save_workbench(bench: Workbench, folder: Path) -> None:
-    """Write a workbench down for other processes of this machine: the rows are mapped there, not copied."""
+def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
+    """Write a client runtime down for other processes of this machine: the rows are mapped there, not copied."""
     import cloudpickle
 
     folder.mkdir(parents=True, exist_ok=True)
-    mapped = getattr(bench.federation.x, "filename", None)
+    mapped = getattr(runtime.federation.x, "filename", None)
     if mapped and Path(mapped).is_file():
         (folder / "x.npy").symlink_to(mapped)
     else:
-        np.save(folder / "x.npy", bench.federation.x)
-    np.save(folder / "y.npy", bench.federation.y)
-    parts = [rows for client in bench.federation.clients for rows in (client.train, client.test)]
+        np.save(folder / "x.npy", runtime.federation.x)
+    np.save(folder / "y.npy", runtime.federation.y)
+    parts = [rows for client in runtime.federation.clients for rows in (client.train, client.test)]
     index, place = {}, 0
     for rows in parts:  # clients often share their test rows: keep them once
         if id(rows) not in index:
@@ -326,20 +326,20 @@ def save_workbench(bench: Workbench, folder: Path) -> None:
             place += len(rows)
     unique = {id(rows): rows for rows in parts}
     np.save(folder / "rows.npy", np.concatenate([unique[key] for key in index]).astype(np.int32))
-    clients = [(c.name, index[id(c.train)], index[id(c.test)], c.group) for c in bench.federation.clients]
+    clients = [(c.name, index[id(c.train)], index[id(c.test)], c.group) for c in runtime.federation.clients]
     about = {
         "clients": clients,
-        "classes": bench.federation.classes,
-        "memory": str(bench.memory.folder),
-        "seed": bench.seed,
-        "training": bench.training.model_dump(),
+        "classes": runtime.federation.classes,
+        "memory": str(runtime.memory.folder),
+        "seed": runtime.seed,
+        "training": runtime.training.model_dump(),
     }
     (folder / "about.json").write_text(json.dumps(about))
-    (folder / "networks.pkl").write_bytes(cloudpickle.dumps(bench.networks))
+    (folder / "networks.pkl").write_bytes(cloudpickle.dumps(runtime.networks))
 
 
-def load_workbench(folder: Path) -> Workbench:
-    """Read what `save_workbench` wrote in a folder of this machine's own making."""
+def load_runtime(folder: Path) -> ClientRuntime:
+    """Read what `save_runtime` wrote in a folder of this machine's own making."""
     about: dict[str, Any] = json.loads((folder / "about.json").read_text())
     rows = np.load(folder / "rows.npy", mmap_mode="r")
     clients = tuple(
@@ -352,4 +352,4 @@ def load_workbench(folder: Path) -> Workbench:
         tuple(about["classes"]),
     )
     networks = pickle.loads((folder / "networks.pkl").read_bytes())
-    return Workbench(federation, networks, Memory(about["memory"]), about["seed"], Training(**about["training"]))
+    return ClientRuntime(federation, networks, Memory(about["memory"]), about["seed"], Training(**about["training"]))

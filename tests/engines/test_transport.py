@@ -18,7 +18,7 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from engines.grids import FakeGrid
-from fedclade.engines.post import Post, failure_of
+from fedclade.engines.transport import GridTransport, failure_of
 
 
 class FakeRuntime:
@@ -58,8 +58,8 @@ def test_a_flood_of_huge_replies_is_not_read() -> None:
     grid, runtime = HttpGrid(token="t"), FakeRuntime(replies)
     grid._client = runtime  # type: ignore[assignment]
     grid._run = Run.create_empty(1)
-    post = Post(grid, largest=8 << 20)
-    got = dict(post.fetch(dict.fromkeys(replies, "")))
+    transport = GridTransport(grid, largest=8 << 20)
+    got = dict(transport.fetch(dict.fromkeys(replies, "")))
     assert set(got) == set(replies)
     for number, reply in got.items():
         failure = failure_of(reply)
@@ -86,8 +86,8 @@ def test_messages_are_sent_again_when_the_superlink_restarts_meanwhile() -> None
 
     messages = {name: Message(RecordDict(), node, "train", ttl=60) for node, name in enumerate("ab", start=1)}
     grid = Restarted(2)
-    assert Post(grid).send(messages) == {"0": "a", "1": "b"}
+    assert GridTransport(grid).send(messages) == {"0": "a", "1": "b"}
     assert [message.metadata.dst_node_id for message in grid.pushed[-1]] == [1, 2]
     assert grid.pushed[-1][0].metadata.ttl == 60
     with pytest.raises(ObjectPushError):
-        Post(Restarted(9)).send(messages)
+        GridTransport(Restarted(9)).send(messages)
