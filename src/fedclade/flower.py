@@ -26,17 +26,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.api import OWN_DATA, OWN_MODEL, described, record_about
+from fedclade.aggregation import Aggregation
+from fedclade.assembly import check_number_of_clusters, go
 from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
 from fedclade.data.sources.own import natural
 from fedclade.deploy import needs_flower
-from fedclade.engines.transport import GridTransport, Online, failure_of
+from fedclade.engines.exchange import Exchange, Online, failure_of
 from fedclade.errors import FedcladeError, listed
-from fedclade.methods import METHODS, Method
+from fedclade.methods import METHODS, Method, name_of
 from fedclade.models.weights import Layout
-from fedclade.rounds import Loop
+from fedclade.result import Result
 from fedclade.runs.folder import RunFolder
-from fedclade.settings import Settings
+from fedclade.runs.record import IN_PYTHON, run_record
+from fedclade.settings import settings_from
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
 
 # Methods that ask for nothing but training from given weights and evaluating them
 PLAIN = {
-    "fedavg", "fedprox", "fednova", "fedclust", "hicfl", "cfl", "ifca", "hypcluster", "fl-hc", "fesem", "fedgroup",
-    "random", "wc",
+    "fedavg", "fedprox", "fednova", "fedclust", "hicfl", "agreement", "cfl", "cfl-stability", "ifca", "hypcluster",
+    "fl-hc", "fesem", "fedgroup", "random", "wc",
 }  # fmt: skip
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance")
 
@@ -57,7 +59,8 @@ class Clustered:
         self,
         method: Method,
         *,
-        fraction_train: float | None = None,  # None: the method's own
+        fraction_train: float = 1.0,  # of the nodes that train in a round
+        aggregation: str | Mapping[str, Any] | Aggregation = "mean",  # of a cluster's replies
         evaluate_every: int = 1,  # rounds; 0: at the end only
         min_available_nodes: int = 2,
         head: str | None = None,  # the layer that methods compare, by its key; None: the last one
@@ -68,18 +71,29 @@ class Clustered:
         configrecord_key: str = "config",
     ) -> None:
         needs_flower("Clustered")
-        name = described(method)["name"]
+        name = name_of(method)
         if name in METHODS and name not in PLAIN:
             raise FedcladeError(
                 f"method {name!r} asks for more than a plain ClientApp answers: use one of {listed(sorted(PLAIN))}, "
                 "or fedclade's own client app (`fedclade deploy init`)"
             )
-        if fraction_train is not None:
-            if not 0 < fraction_train <= 1:
-                raise FedcladeError(f"fraction_train is {fraction_train}: it must be above 0 and at most 1")
-            method = method.model_copy(update={"fraction": fraction_train})
-        self.method, self.evaluate_every, self.head, self.quorum = method, evaluate_every, head, quorum
-        self.min_available_nodes, self.training = min_available_nodes, training or Training()
+        if not 0 < fraction_train <= 1:
+            raise FedcladeError(f"fraction_train is {fraction_train}: it must be above 0 and at most 1")
+        self.settings = settings_from(
+            {
+                "data": IN_PYTHON,
+                "model": IN_PYTHON,
+                "method": method,
+                "participation": fraction_train,
+                "aggregation": aggregation,
+                "training": training or Training(),
+                "evaluate_every": evaluate_every,
+                "quorum": quorum,
+                "engine": "flower",
+                "workers": 1,
+            }
+        )
+        self.min_available_nodes, self.head = min_available_nodes, head
         self.keys = Keys(arrayrecord_key, configrecord_key, weighted_by_key)
 
     def start(
@@ -100,33 +114,23 @@ class Clustered:
         place = Path(out or str(temporary))
         form = Form.of(initial_arrays, self.head)
         configs = dict(train_config or {}), dict(evaluate_config or {})
-        engine = PlainEngine(GridTransport(grid, timeout), form, self.keys, *configs)
+        settings = self.settings.model_copy(update={"rounds": num_rounds, "seed": seed, "timeout": timeout})
+        engine = PlainEngine(Exchange(grid, timeout), form, self.keys, *configs)
         is_old = (place / "settings.json").is_file()
         folder = RunFolder.open(place) if is_old else RunFolder(place).unused()
         if is_old:
             engine.clients = tuple(folder.settings["clients"])
         engine.wait_for(self.min_available_nodes, wait)
         if not is_old:
-            folder = RunFolder.create(place, self._record(engine.clients, num_rounds, seed))
-        clients = tuple(folder.settings["clients"])
-        with folder:
-            loop = Loop(
-                self.method, engine, folder, clients, self.training, seed, num_rounds, self.evaluate_every,
-                quorum=self.quorum,
-            )  # fmt: skip
-            about = {"method": described(self.method)["name"], "data": OWN_DATA, "split": "own", "model": OWN_MODEL}
-            loop.go({**about, "seed": seed, "clients": len(clients), **engine.facts, "layout": form.layout.to_json()})
-        found = Found(folder, form)
+            check_number_of_clusters(settings.method, len(engine.clients))
+            record = run_record(settings, clients=engine.clients, fingerprint="clustered")
+            folder = RunFolder.create(place, record)
+        go(folder, settings, lambda: engine, folder.settings["clients"], about={"split": "own"})
+        found = Found(folder, form, settings.method)
         engine.deliver(found)
         if temporary is not None:
             weakref.finalize(found, rmtree, temporary, ignore_errors=True)
         return found
-
-    def _record(self, clients: Sequence[str], rounds: int, seed: int) -> dict[str, Any]:
-        settings = Settings(data=OWN_DATA, model=OWN_MODEL, training=self.training, rounds=rounds, seed=seed, workers=1)
-        named = {**settings.model_dump(mode="json"), "method": described(self.method), "engine": "flower"}
-        known = {"clients": list(clients), "groups": None, "classes": [], "input_shape": [], "fingerprint": "clustered"}
-        return {"settings": named, "split": "own", **known, **record_about()}
 
 
 @dataclass(frozen=True)
@@ -141,13 +145,11 @@ class Keys:
 class Found:
     """The clusters and their models."""
 
-    def __init__(self, folder: RunFolder, form: "Form") -> None:
+    def __init__(self, folder: RunFolder, form: "Form", method: Method) -> None:
         self.folder, self._form = folder, form
-        saved = folder.last_checkpoint()
-        assert saved is not None
-        members, models = saved[1]["members"], saved[1]["models"]
-        self.clusters: dict[int, list[str]] = {int(k): list(clients) for k, clients in members.items()}
-        self.arrays: dict[int, ArrayRecord] = {int(k): form.record(models[k]) for k in members}
+        found = Result(folder, method=method).state_of_clusters
+        self.clusters: dict[int, list[str]] = {k: list(clients) for k, clients in found.members.items()}
+        self.arrays: dict[int, ArrayRecord] = {k: form.record(found.models[k]) for k in found.members}
 
     def cluster_of(self, client: str) -> int:
         for cluster, clients in self.clusters.items():
@@ -262,23 +264,24 @@ class PlainEngine:
     keeps_models = False
     input_shape: tuple[int, ...] = ()
     n_classes = 0
+    training: Training | None = None
 
     def __init__(
         self,
-        transport: GridTransport,
+        exchange: Exchange,
         form: Form,
         keys: Keys,
         train_config: dict[str, Any],
         evaluate_config: dict[str, Any],
     ) -> None:
-        self.transport, self.form, self.keys = transport, form, keys
+        self.exchange, self.form, self.keys = exchange, form, keys
         self.configs = {Train: train_config, Evaluate: evaluate_config}
         self.layout, self.initial = form.layout, form.initial
         self.network_of: Mapping[str, str] = {}
         self.clients: tuple[str, ...] = ()
         self.nodes: dict[str, int] = {}
         self.facts: Mapping[str, Any] = {"engine": "flower", "client_app": "plain"}
-        transport.largest = max(transport.largest, 8 * form.initial.nbytes)
+        exchange.largest = max(exchange.largest, 8 * form.initial.nbytes)
 
     def wait_for(self, count: int, wait: float) -> None:
         until = time.monotonic() + wait
@@ -291,7 +294,7 @@ class PlainEngine:
 
     def _look(self) -> dict[str, int]:
         """Who is online. A node goes by the name its key was registered under, else by its number."""
-        self.nodes = {_name(node, about): node for node, about in self.transport.nodes().items()}
+        self.nodes = {_name(node, about): node for node, about in self.exchange.nodes().items()}
         return self.nodes
 
     def arrivals(self) -> tuple[str, ...]:
@@ -317,7 +320,7 @@ class PlainEngine:
             if id(weights) not in shared:
                 shared[id(weights)] = self.form.record(weights)
             messages[client] = self._message(client, task, shared[id(weights)], {"server-round": round})
-        for client, reply in self.transport.exchange(messages):
+        for client, reply in self.exchange.exchange(messages):
             answer = reply if isinstance(reply, Failure) else self._read(tasks[client], reply, chosen.get(client))
             answers[client] = answer
         return answers
@@ -346,7 +349,7 @@ class PlainEngine:
             config |= {"evaluate-on": "train"}
         content: RecordDict = RecordDict({self.keys.arrays: arrays, self.keys.config: ConfigRecord(config)})
         kind = "train" if isinstance(task, Train) else "evaluate"
-        return Message(content, self.nodes[client], kind, ttl=self.transport.timeout)
+        return Message(content, self.nodes[client], kind, ttl=self.exchange.timeout)
 
     def _read(self, task: Task, reply: "Message", chosen: int | None) -> Answer | Failure:
         failure = failure_of(reply)
@@ -375,7 +378,7 @@ class PlainEngine:
                 if client in self.nodes:
                     more = {"final": True, "cluster": cluster, "cluster-size": len(clients)}
                     messages[client] = self._message(client, Evaluate(), found.arrays[cluster], more)
-        for _ in self.transport.exchange(messages):
+        for _ in self.exchange.exchange(messages):
             pass
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
@@ -385,6 +388,15 @@ class PlainEngine:
         return self.layout
 
     def rewind(self, round: int) -> None:
+        pass
+
+    def remembered(self) -> Mapping[str, set[str]]:
+        return {}
+
+    def remember(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
+        pass
+
+    def flush(self) -> None:
         pass
 
     def drift(self, rows_of: Mapping[str, str]) -> None:

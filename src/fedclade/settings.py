@@ -2,16 +2,27 @@
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
+from fedclade.aggregation import AGGREGATIONS, Aggregation, Mean
+from fedclade.ask import MAX_SAMPLES
 from fedclade.clients.tasks import Training
-from fedclade.errors import FedcladeError, listed
+from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
-from fedclade.methods import Method, method_class
+from fedclade.methods import Method, method_class, name_of
+from fedclade.updates import UPDATE_STEPS, UpdateStep
 
 DEFAULT_METHOD = "fedavg"
 
@@ -32,49 +43,97 @@ class Settings(BaseModel):
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
     test_view: Literal["label-support", "proportional", "holdout"] | None = None
     model: str | None = None  # None: one that fits the data
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": DEFAULT_METHOD})
+    method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
+    aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
+    updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     training: Training = Training()
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
-    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
+    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
+    max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES  # rows that one client may claim to have trained on
     data_dir: str | None = None
 
     @field_validator("method", mode="before")
     @classmethod
-    def _method_is_a_table(cls, value: Any) -> Any:
-        table = {"name": value} if isinstance(value, str) else value
-        return {"name": DEFAULT_METHOD, **table} if isinstance(table, Mapping) else table
+    def _method_by_name(cls, value: Any) -> Any:
+        return chosen("method", value, Method, method_class, DEFAULT_METHOD)
+
+    @field_validator("aggregation", mode="before")
+    @classmethod
+    def _aggregation_by_name(cls, value: Any) -> Any:
+        return chosen("aggregation", value, Aggregation, by_name("aggregation", AGGREGATIONS))
+
+    @field_validator("updates", mode="before")
+    @classmethod
+    def _updates_by_name(cls, value: Any) -> Any:
+        steps = value if isinstance(value, list | tuple) else [value]
+        return tuple(chosen("update step", step, UpdateStep, by_name("update step", UPDATE_STEPS)) for step in steps)
+
+    @field_serializer("method")
+    def _named_method(self, method: Method) -> dict[str, Any]:
+        return {"name": name_of(method), **method.model_dump(mode="json")}
+
+    @field_serializer("aggregation")
+    def _named_aggregation(self, rule: Aggregation) -> dict[str, Any]:
+        return named(rule, AGGREGATIONS)
+
+    @field_serializer("updates")
+    def _named_updates(self, steps: tuple[UpdateStep, ...]) -> list[dict[str, Any]]:
+        return [named(step, UPDATE_STEPS) for step in steps]
 
     @field_validator("data_dir", mode="before")
     @classmethod
     def _path_is_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
-    def make_method(self) -> Method:
-        given = dict(self.method)
-        name = given.pop("name", None)
-        if not isinstance(name, str):
-            raise FedcladeError('the method has no name: say which, as in `method = "fedavg"`')
-        try:
-            return method_class(name)(**given)
-        except ValidationError as error:
-            raise FedcladeError(in_one_line(error, f"method {name}", method_class(name).model_fields)) from None
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def chosen(kind: str, value: Any, base: type[M], known: Callable[[str], type[M]], default: str | None = None) -> M:
+    """One of several classes by its name, or a table of its name and settings; an object stays as it is."""
+    if isinstance(value, base):
+        return value
+    table = {"name": value} if isinstance(value, str) else value
+    given = {"name": default, **table} if isinstance(table, Mapping) else {}
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise FedcladeError(f"{kind} = {value!r} is wrong: say which by its name, or as a table with a name")
+    found = known(name)
+    try:
+        return found(**given)
+    except ValidationError as error:
+        raise FedcladeError(in_one_line(error, f"{kind} {name}", found.model_fields)) from None
+
+
+def by_name(kind: str, known: Mapping[str, type[M]]) -> Callable[[str], type[M]]:
+    def found(name: str) -> type[M]:
+        if name not in known:
+            raise unknown(kind, name, known)
+        return known[name]
+
+    return found
+
+
+def named(value: BaseModel, known: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """An object as a record has it: its name and all its settings."""
+    name = next(name for name, kind in known.items() if kind is type(value))
+    return {"name": name, **value.model_dump(mode="json")}
 
 
 def settings_from(values: Mapping[str, Any]) -> Settings:
     """Validated settings. Anything wrong is one line."""
     try:
-        settings = Settings(**values)
+        return Settings(**values)
     except ValidationError as error:
         raise FedcladeError(in_one_line(error, "settings", Settings.model_fields)) from None
-    settings.make_method()
-    return settings
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -104,7 +163,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedcladeError(f"there is no file {path}: give the path of a TOML file") from None
     except OSError as error:
         raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:  # broken TOML, or bytes that are no text
+    except (ValueError, RecursionError) as error:  # broken TOML, or bytes that are no text, or nested without end
         raise FedcladeError(f"cannot read {path}: it is no proper TOML ({error})") from None
 
 
@@ -171,4 +230,6 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
     if first["type"] == "missing":
         return f"{where}: {name} is missing"
     words = first["msg"].removeprefix("Value error, ")
+    if not name:
+        return f"{where}: {words}"
     return f"{where}: {name} = {first['input']!r} is wrong: {words[0].lower()}{words[1:]}"

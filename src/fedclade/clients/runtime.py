@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,17 @@ from torch import Tensor, nn
 
 from fedclade.clients.describe import describe
 from fedclade.clients.memory import Memory
+from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built, PlainNetwork, as_inputs, is_batched, network_for
 from fedclade.clients.tasks import (
+    SERVER,
     Answer,
     Describe,
     Described,
     Evaluate,
     Evaluated,
     Failure,
+    Layers,
     Predict,
     Predicted,
     Task,
@@ -30,9 +33,10 @@ from fedclade.clients.tasks import (
     Training,
 )
 from fedclade.clients.training import Job, batches_of, train
+from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
 from fedclade.models.assigned import Networks
-from fedclade.models.weights import Layout
+from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
 CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
@@ -129,6 +133,27 @@ class ClientRuntime:
         size = (task.training or self.training).batch_size
         return task.rows is None and is_batched(self.network(client).module, self.federation.input_shape, size)
 
+    def served_weights(self, client: str, task: Evaluate) -> np.ndarray:
+        """The whole model that serves a client, as `Method.served` tells it."""
+        if not task.through:
+            return self._compose(client, task, task.weights)
+        kept = self.memory.read(client, task.through)
+        own = self.network(client).initial if kept is None else kept
+        assert task.weights is not None
+        return assembled(self.networks.make(client, task.through), own=own, cluster=task.weights)
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        """Tasks that bring their rows along, done where the server is."""
+        return [self._alone(SERVER, task, round) for task in tasks]
+
+    def received(self, client: str, packet: Packet) -> Task:
+        """A task as it came over a wire. Raises KeyError, TypeError or ValueError where it is none."""
+        task = unpack(packet)
+        if not isinstance(task, Task):
+            raise TypeError(f"{type(task).__name__} is no task")
+        network = self.network(client, getattr(task, "through", ""))
+        return whole(task, network.layout, network.initial)
+
     def perform(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Do what some clients are asked; a client that raises fails alone."""
         answers: dict[str, Answer | Failure] = {}
@@ -182,16 +207,29 @@ class ClientRuntime:
         trained, mean_losses = train(learner, network.layout.n_parameters, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
-            if task.save:
-                self.memory.write(client, task.save, weights, round)
-            sent = weights[:0] if task.upload == "nothing" else weights[network.layout.select(task.upload)]
-            steps = len(job.batches)
             choice = chosen[client] if isinstance(task.weights, tuple) else None
-            answers[client] = Trained(sent.copy(), len(rows[client]), steps, float(loss), choice)
+            sent = self._outgoing(client, task, job.weights, weights, network.layout, round)
+            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice)
+        kept = [(client, task.save, weights) for (client, task), weights in zip(tasks.items(), trained, strict=True)]
+        self.memory.write_all([one for one in kept if one[1]], round)
         afterwards = {c: self._afterwards(t.then, t) for c, t in tasks.items() if t.then is not None}
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _outgoing(
+        self, client: str, task: Train, start: np.ndarray, weights: np.ndarray, layout: Layout, round: int
+    ) -> np.ndarray:
+        """What leaves the client of its trained weights."""
+        if task.upload == "nothing":
+            return np.empty(0, np.float32)
+        place = layout.select(task.upload)
+        if not task.outgoing:
+            return weights[place].copy()
+        update = weights[place] - start[place]
+        for number, step in enumerate(task.outgoing):
+            update = step.leave(update, stream(self.seed, f"update step {number}", client, round))
+        return (start[place] + update).astype(np.float32)
 
     def _afterwards(self, then: Train, before: Train) -> Train:
         """A further training, pulled to what was sent for the first one."""
@@ -229,12 +267,9 @@ class ClientRuntime:
             raise ValueError(f"weights of shape {sent.shape} do not fit a model of {network.layout.size} numbers")
         if sent is not None and not task.start:
             return sent
-        weights = self.memory.read(client, task.start) if task.start else None
-        weights = network.initial.copy() if weights is None else weights
-        if sent is not None:
-            place = network.layout.select(task.layers)
-            weights[place] = sent[place]
-        return weights
+        kept = self.memory.read(client, task.start) if task.start else None
+        otherwise = None if isinstance(task, Train) else task.otherwise
+        return composed(sent, task.layers, kept, network.initial if otherwise is None else otherwise, network.layout)
 
     def _evaluate(self, client: str, task: Evaluate, round: int) -> Evaluated:
         weights = self._compose(client, task, task.weights)
@@ -272,6 +307,17 @@ class ClientRuntime:
         values = torch.cat(caught or parts)
         labels = rows.labels if task.rows is None else np.empty(0, np.int64)
         return Predicted((values.softmax(1) if task.output == "probabilities" else values).numpy(), labels)
+
+
+def composed(
+    sent: np.ndarray | None, layers: Layers, kept: np.ndarray | None, otherwise: np.ndarray, layout: Layout
+) -> np.ndarray:
+    """What was sent, over what the client keeps; `otherwise` stands for the latter where it keeps nothing."""
+    weights = (otherwise if kept is None else kept).copy()
+    if sent is not None:
+        place = layout.select(layers)
+        weights[place] = sent[place]
+    return weights
 
 
 def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:

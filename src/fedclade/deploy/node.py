@@ -25,7 +25,7 @@ from fedclade.runs.packing import save_tensors
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks
+HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks, as in `fedclade.engines`
 
 
 def client_app() -> Any:

@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.clients.memory import Memory
-from fedclade.clients.runtime import ClientRuntime
-from fedclade.clients.tasks import SERVER, Answer, Failure, Predict, Predicted, Task
+from fedclade.clients.tasks import SERVER, Failure
 from fedclade.data.federation import Client, Federation
 from fedclade.data.sources.own import column_order, natural
-from fedclade.deploy.brief import Brief
-from fedclade.engines.flower import Parcels, kind_of, read_answer
+from fedclade.engines.brief import Brief
+from fedclade.engines.exchange import Exchange, Online, failure_of
+from fedclade.engines.grid import HELLO
 from fedclade.engines.records import to_records
-from fedclade.engines.transport import GridTransport, Online, failure_of
 from fedclade.errors import FedcladeError, listed
-from fedclade.models.assigned import Networks
-from fedclade.models.weights import Layout
 
 if TYPE_CHECKING:
     from flwr.app import Message
 
-HELLO, MODEL = "query.fedclade_hello", "query.fedclade_model"
+MODEL = "fedclade_model"  # a query: a node is given its cluster's model
 PATIENCE = 600.0  # seconds that a node may take to say who it is
 LARGEST_ROW = 2**28  # numbers in a row that a node may claim to have
 AGAIN = 15.0  # seconds after which a node that could not say it is asked again
@@ -55,7 +51,7 @@ class NodeRegistry:
     one before is gone.
     """
 
-    transport: GridTransport
+    exchange: Exchange
     keys: bool = True
     known: dict[str, Report] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)  # the key of each name, also from before a restart
@@ -69,16 +65,16 @@ class NodeRegistry:
         from flwr.app import Message, RecordDict
 
         now = time.monotonic()
-        self.online = self.transport.nodes()
+        self.online = self.exchange.nodes()
         busy = {node for node, _ in self._asked.values()} | {report.node for report in self.known.values()}
         strangers = [node for node in self.online if node not in busy and node not in self.refused]
         hellos = {
-            node: Message(RecordDict(), node, HELLO, ttl=PATIENCE)
+            node: Message(RecordDict(), node, f"query.{HELLO}", ttl=PATIENCE)
             for node in strangers
             if self._later.get(node, 0.0) <= now
         }
-        self._asked |= {number: (node, now) for number, node in self.transport.send(hellos).items()}
-        for number, reply in list(self.transport.fetch(dict(self._asked))):
+        self._asked |= {number: (node, now) for number, node in self.exchange.send(hellos).items()}
+        for number, reply in list(self.exchange.fetch(dict(self._asked))):
             node, _ = self._asked.pop(number)
             report = self._read(node, reply)
             if report is None:
@@ -167,124 +163,74 @@ def server_rows(input_shape: tuple[int, ...], classes: tuple[str, ...], dtype: s
     return Federation(rows, np.zeros(1, np.int64), (Client(SERVER, row, row),), classes, "nodes", "own")
 
 
-class DeployedEngine:
-    """A grid of real nodes that run `fedclade.deploy.node`."""
+@dataclass
+class RegisteredNodes:
+    """The nodes of a deployment as a run sees them: those who fit it, and what they must be told."""
 
-    has_strangers = True
-    keeps_models = True
+    registry: NodeRegistry
+    clients: tuple[str, ...]
+    brief: Brief
+    like: Report  # whose rows all others' must be like
+    on_join: Callable[[tuple[str, ...]], Mapping[str, str]]  # told who takes part now; gives the networks of some
+    networks: Mapping[str, str] = field(default_factory=dict)
+    _unfit: set[str] = field(default_factory=set)  # came late with rows of another kind
 
-    def __init__(
-        self,
-        registry: NodeRegistry,
-        clients: Sequence[str],
-        classes: tuple[str, ...],
-        networks_for: Callable[[Sequence[str]], Networks],
-        brief: Brief,
-        memory: Memory,
-    ) -> None:
-        self.registry, self.transport, self.brief = registry, registry.transport, brief
-        self.clients = tuple(clients)
-        self._unfit: set[str] = set()  # came late with rows of another kind
-        first = next(report for report in registry.known.values())
-        self.input_shape, self.dtype, self.n_classes = first.input_shape, first.dtype, len(classes)
-        self._networks_for = networks_for
-        federation = server_rows(first.input_shape, classes, first.dtype)
-        self.runtime = ClientRuntime(federation, networks_for(self.clients), memory, brief.seed, brief.training)
-        self.layout, self.initial = self.runtime.layout, self.runtime.initial
-        self.transport.largest = max(self.transport.largest, 8 * self.initial.nbytes)
-        self.network_of: Mapping[str, str] = self.runtime.networks.of
-        self.facts: Mapping[str, Any] = {"engine": "flower", **self.runtime.facts}
-
-    def arrivals(self) -> tuple[str, ...]:
-        """Clients that have come late and fit the run; they take part from now on."""
+    def look(self) -> None:
         self.registry.look()
-        fresh = [report for name, report in self.registry.known.items() if name not in {*self.clients, *self._unfit}]
-        names = []
-        for report in sorted(fresh, key=lambda report: natural(report.client)):
-            strange = bool(set(report.classes) - set(self.brief.classes))
-            if report.columns and self.brief.columns:
-                strange |= set(report.columns) != set(self.brief.columns)
-            if report.input_shape != self.input_shape or report.dtype != self.dtype or strange:
-                print(f"{report.client!r} cannot join: its rows, columns or labels are unlike the run's", flush=True)
-                self._unfit.add(report.client)
-                continue
-            names.append(report.client)
-        self.clients = (*self.clients, *names)
-        if names:
-            self.runtime.networks = self._networks_for(self.clients)  # those of the others stay as they are
-            self.network_of = self.runtime.networks.of
-        return tuple(names)
 
-    def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
-        from flwr.app import Message
+    def node_of(self, client: str) -> int | None:
+        return self.registry.node_of(client)
 
-        own = {client: task for client, task in tasks.items() if client == SERVER}
-        answers = self.runtime.perform(own, round) if own else {}
-        self.registry.look()
-        parcels, messages = Parcels(), {}
-        for client, task in tasks.items():
-            node = self.registry.node_of(client)
-            if client == SERVER:
-                continue
-            if node is None:
-                answers[client] = Failure("absent", "its node is not online")
-                continue
-            header, arrays = parcels.packed(task, self.layout_of(client, getattr(task, "through", "")))
-            brief = replace(self.brief, network=self.network_of.get(client, ""))
-            records = parcels.records({**header, "round": round, "client": client, "brief": brief.to_json()}, arrays)
-            messages[client] = Message(records, node, kind_of(task), ttl=self.transport.timeout)
-        for client, reply in self.transport.exchange(messages):
-            sent = messages[client].metadata.dst_node_id
-            answers[client] = reply if isinstance(reply, Failure) else self._read(tasks[client], sent, reply)
-        return answers
-
-    def _read(self, task: Task, node: int, reply: "Message") -> Answer | Failure:
-        if not reply.has_error() and reply.metadata.src_node_id != node:
-            return Failure("refused", "another node answered in its place")
-        answer = read_answer(reply, self.layout)
-        if isinstance(task, Predict) and isinstance(answer, Predicted):
-            wanted = len(answer.labels) if task.rows is None else len(task.rows)
-            if answer.values.ndim != 2 or len(answer.values) != wanted:
-                return Failure("bad shape", f"sent {answer.values.shape} predictions for {wanted} rows")
-        return answer
-
-    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
-        return [self.runtime.perform({SERVER: task}, round)[SERVER] for task in tasks]
-
-    def layout_of(self, client: str, through: str = "") -> Layout:
-        return self.runtime.network(client, through).layout
+    def header(self, client: str) -> Mapping[str, Any]:
+        return {"brief": replace(self.brief, network=self.networks.get(client, "")).to_json()}
 
     def rewind(self, round: int) -> None:
         """Nodes go back by themselves: every brief says since when."""
         self.brief = replace(self.brief, since=round)
 
-    def drift(self, rows_of: Mapping[str, str]) -> None:
-        if rows_of:
-            raise FedcladeError("on Flower data change where they lie, not by an event of the run: use --engine local")
-
-    def deliver(self, members: Mapping[int, Sequence[str]], models: Mapping[int, np.ndarray]) -> list[str]:
-        """Give every node its cluster's model to keep; returns who did not get it."""
-        from flwr.app import Message
-
+    def arrivals(self) -> tuple[str, ...]:
         self.registry.look()
-        messages, missed = {}, []
-        for cluster, clients in members.items():
-            tensors = self.layout.tensors(models[cluster])
-            about = {"run": self.brief.run, "cluster": cluster, "members": len(clients), "names": list(tensors)}
-            for client in clients:
-                node = self.registry.node_of(client)
-                if node is None:
-                    missed.append(client)
-                    continue
-                records = to_records({**about, "client": client}, list(tensors.values()))
-                messages[client] = Message(records, node, MODEL, ttl=self.transport.timeout)
-        for client, reply in self.transport.exchange(messages):
-            if isinstance(reply, Failure) or reply.has_error():
-                missed.append(client)
-        return sorted(missed, key=natural)
+        known = {*self.clients, *self._unfit}
+        fresh = [report for name, report in self.registry.known.items() if name not in known]
+        names = []
+        for report in sorted(fresh, key=lambda report: natural(report.client)):
+            if self._fits(report):
+                names.append(report.client)
+            else:
+                print(f"{report.client!r} cannot join: its rows, columns or labels are unlike the run's", flush=True)
+                self._unfit.add(report.client)
+        if names:
+            self.clients = (*self.clients, *names)
+            self.networks = self.on_join(self.clients)
+        return tuple(names)
 
-    def close(self) -> None:
-        pass
+    def _fits(self, report: Report) -> bool:
+        columns = not (report.columns and self.brief.columns) or set(report.columns) == set(self.brief.columns)
+        is_like = report.input_shape == self.like.input_shape and report.dtype == self.like.dtype
+        return columns and is_like and set(report.classes) <= set(self.brief.classes)
+
+
+def deliver_models(
+    registry: NodeRegistry, run: str, members: Mapping[int, Sequence[str]], tensors: Mapping[int, Mapping[str, np.ndarray]]
+) -> list[str]:
+    """Give every node its cluster's model to keep; returns who did not get it."""
+    from flwr.app import Message
+
+    registry.look()
+    messages, missed = {}, []
+    for cluster, clients in members.items():
+        about = {"run": run, "cluster": cluster, "members": len(clients), "names": list(tensors[cluster])}
+        for client in clients:
+            node = registry.node_of(client)
+            if node is None:
+                missed.append(client)
+                continue
+            records = to_records({**about, "client": client}, list(tensors[cluster].values()))
+            messages[client] = Message(records, node, f"query.{MODEL}", ttl=registry.exchange.timeout)
+    for client, reply in registry.exchange.exchange(messages):
+        if isinstance(reply, Failure) or reply.has_error():
+            missed.append(client)
+    return sorted(missed, key=natural)
 
 
 def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Report]:
@@ -298,6 +244,3 @@ def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Repo
     if len(registry.known) < wanted:
         print(f"beginning with {len(registry.known)} of {wanted} clients: {listed(registry.known)}", flush=True)
     return sorted(registry.known.values(), key=lambda report: natural(report.client))
-
-
-__all__ = ["DeployedEngine", "NodeRegistry", "Report", "agreed", "whoever_comes"]

@@ -30,7 +30,7 @@ class Online:
     name: str = ""  # under which its key was registered
 
 
-class GridTransport:
+class Exchange:
     """One grid. Replies are matched by the message they answer, for some errors come from the SuperLink itself."""
 
     def __init__(self, grid: Any, timeout: float | None = None, largest: int = LARGEST) -> None:
