@@ -11,21 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fedclade.clients.memory import Memory
-from fedclade.clients.tasks import LOCAL, Evaluate, Training
+from fedclade.clients.tasks import Training
 from fedclade.data import Federation, federation_of, fingerprint
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS, Method
 from fedclade.models.assigned import Networks, Spec, specs_of
+from fedclade.result import Result
 from fedclade.rounds import Loop, Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings, settings_from
 from fedclade.tracking import named_trackers, tracking
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import nn
 
     from fedclade.ask import Engine
@@ -43,7 +40,7 @@ def run(
     on_round: Callable[[Progress], None] | None = None,
     track: str | Sequence[str] | None = None,
     **settings: Any,
-) -> "Result":
+) -> Result:
     """Run a method on a federation and return its result.
 
     `data` and `model` may be names or Python objects (see `fedclade.data.federation_of` and `fedclade.models.make`).
@@ -87,7 +84,7 @@ def run(
     return result
 
 
-def _on_real_processes(settings: Settings, out: Path | str | None) -> "Result":
+def _on_real_processes(settings: Settings, out: Path | str | None) -> Result:
     """The same run on a SuperLink and SuperNodes of this machine, one for each client."""
     from fedclade.deploy import needs_flower
 
@@ -114,7 +111,7 @@ def resume(
     method: Method | None = None,
     on_round: Callable[[Progress], None] | None = None,
     track: str | Sequence[str] | None = None,
-) -> "Result":
+) -> Result:
     """Go on with a run where it stopped, or add rounds to one that has ended.
 
     Data, model and method that were given as Python objects must be given again, but for a method in a module.
@@ -158,7 +155,7 @@ def resume(
     return _go(folder, settings, federation, networks, method, on_round, trackers)
 
 
-def load(path: Path | str) -> "Result":
+def load(path: Path | str) -> Result:
     """The result of a run that has ended."""
     folder = RunFolder.open(path)
     if not folder.is_finished:
@@ -241,7 +238,7 @@ def _go(
     method: Method,
     on_round: Callable[[Progress], None] | None,
     trackers: Sequence[str],
-) -> "Result":
+) -> Result:
     hear = on_round or (lambda progress: None)
     with folder, tracking(trackers, folder, settings, hear) as told:
         engine = make_engine(folder, settings, method.arrange(federation), networks)
@@ -286,129 +283,3 @@ def make_engine(folder: RunFolder, settings: Settings, federation: Federation, n
     from fedclade.engines.local import LocalEngine
 
     return LocalEngine(federation, networks, workers=settings.workers, timeout=settings.timeout, **shared)
-
-
-class Result:
-    """What a run found. It reads from the run folder, so it costs nothing until asked."""
-
-    def __init__(self, folder: RunFolder, networks: Networks | None = None, method: Method | None = None) -> None:
-        self._folder = folder
-        self._networks = networks
-        self._method = method
-        self.summary: dict[str, Any] = folder.read_json("result.json")
-
-    def __repr__(self) -> str:
-        accuracy, found = self.summary["accuracy"]["mean"], self.summary["clusters"]["found"]
-        share = "not measured" if accuracy is None else f"{accuracy:.3f}"
-        return f"<Result of {self.summary['method']} on {self.summary['data']}: accuracy {share}, {found} clusters>"
-
-    @property
-    def folder(self) -> RunFolder:
-        return self._folder
-
-    @property
-    def path(self) -> Path:
-        return self._folder.path
-
-    @property
-    def accuracy(self) -> dict[str, Any]:
-        """Mean, standard deviation and worst over clients, of the model that the server holds for each."""
-        return dict(self.summary["accuracy"])
-
-    @property
-    def accuracy_local(self) -> dict[str, Any]:
-        """The same of each client's own last trained model."""
-        return dict(self.summary["accuracy_local"])
-
-    @property
-    def clusters(self) -> dict[int, list[str]]:
-        """The clients of each cluster."""
-        members = self._folder.read_json("clusters.json")["members"]
-        return {int(cluster): list(clients) for cluster, clients in members.items()}
-
-    @property
-    def tree(self) -> list[dict[str, Any]]:
-        """Every split of a cluster: its round, parent, children and reason."""
-        return list(self._folder.read_json("clusters.json")["tree"])
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        """A row for each round and client."""
-        return self._folder.table("history")
-
-    @property
-    def ledger(self) -> "pd.DataFrame":
-        """Bytes by round, client, phase and direction."""
-        return self._folder.table("ledger")
-
-    def cluster_of(self, client: str) -> int:
-        for cluster, clients in self.clusters.items():
-            if client in clients:
-                return cluster
-        raise FedcladeError(f"the run has no client {client!r}")
-
-    def model_for(self, client: str) -> "nn.Module":
-        """The model that serves a client, as a torch module."""
-        from fedclade.models.weights import load as load_weights
-
-        task, _ = self._served(client)
-        return load_weights(self._network(client, task.through), self.weights_for(client)).eval()
-
-    def local_model_of(self, client: str) -> "nn.Module":
-        """The client's own last trained model, as a torch module."""
-        from fedclade.models.weights import load as load_weights
-
-        return load_weights(self._network(client), self._kept(client, LOCAL)).eval()
-
-    def weights_for(self, client: str) -> np.ndarray:
-        """The weights of the model that serves a client: the server's, completed by what the client keeps."""
-        from fedclade.models.weights import Layout, assembled
-
-        task, model = self._served(client)
-        if task.through:
-            return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
-        if not task.start:
-            return np.array(model)
-        kept = Memory(self.path / "clients").read(client, task.start)
-        weights = np.array(model if kept is None else kept)
-        if task.weights is not None:
-            place = Layout.from_json(self.summary["layout"]).select(task.layers)
-            weights[place] = task.weights[place]
-        return weights
-
-    def _served(self, client: str) -> tuple[Evaluate, np.ndarray]:
-        """The task that evaluates what serves a client, and the server's weights in it."""
-        from fedclade.methods import Clusters
-
-        self.cluster_of(client)
-        saved = self._folder.last_checkpoint()
-        if saved is None:
-            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
-        state = saved[1]
-        members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
-        clusters = Clusters(members, state["models"], notes=state["notes"])
-        task = self._its_method().serve(clusters, client)
-        return task, clusters.model_of(client) if task.weights is None else task.weights
-
-    def _its_method(self) -> Method:
-        return self._method or settings_from_record(self._folder.settings).make_method()
-
-    def _kept(self, client: str, slot: str) -> np.ndarray:
-        weights = Memory(self.path / "clients").read(client, slot)
-        if weights is None and self.summary.get("engine") == "flower":
-            raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
-        if weights is None:
-            raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
-        return weights
-
-    def _network(self, client: str, through: str = "") -> "nn.Module":
-        if self._networks is None:
-            record = self._folder.settings
-            model = record["settings"]["model"]
-            if model == OWN_MODEL:
-                raise FedcladeError(
-                    "this run's model was given in Python: load the weights with result.weights_for(client)"
-                )
-            shape, n_classes = tuple(record["input_shape"]), len(record["classes"])
-            self._networks = self._its_method().networks(specs_of(model), record["clients"], shape, n_classes)
-        return self._networks.make(client, through)

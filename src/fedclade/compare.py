@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedclade.engines.worker import end_when_parent_does
 from fedclade.errors import FedcladeError
 from fedclade.files import write_json
-from fedclade.runs.folder import UNCOUNTED, RunFolder
+from fedclade.result import Result
+from fedclade.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,49 +211,29 @@ def _name(label: str) -> str:
 
 
 def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    folder = RunFolder.open(run.path)
-    result = folder.read_json("result.json")
-    reached = rounds_to(folder, target) if target is not None else None
+    """What stands in a run's row."""
+    result = Result(run.folder)
+    reached = None if target is None else result.first_reaching(target)
+    sent = result.traffic / 1e6
     return {
         "label": run.label,
         "seed": run.seed,
-        "accuracy": result["accuracy"]["mean"],
-        "std": result["accuracy"]["std"],
-        "worst": result["accuracy"]["worst"],
-        "own": result["accuracy_local"]["mean"],
-        "own_std": result["accuracy_local"]["std"],
-        "local_worst": result["accuracy_local"]["worst"],
-        "clusters": result["clusters"]["found"],
-        "ari": result["clusters"]["ari"],
-        "settled": last_change(folder),
-        "up": result["bytes"]["up"] / 1e6,
-        "down": result["bytes"]["down"] / 1e6,
-        "rounds_to": reached[0] if reached else None,
-        "mb_to": reached[1] if reached else None,
-        "failures": result["failures"],
-        "seconds": result["cpu_seconds"],  # not by the clock: runs side by side slow each other down
+        "accuracy": result.accuracy["mean"],
+        "std": result.accuracy["std"],
+        "worst": result.accuracy["worst"],
+        "local": result.accuracy_local["mean"],
+        "local_std": result.accuracy_local["std"],
+        "local_worst": result.accuracy_local["worst"],
+        "clusters": len(result.clusters),
+        "ari": result.agreement["ari"],
+        "last_change": result.last_change,
+        "up": sent["up"].iloc[-1],
+        "down": sent["down"].iloc[-1],
+        "rounds_to": reached,
+        "mb_to": None if reached is None else sent.loc[reached].sum(),
+        "failures": len(result.failures),
+        "seconds": result.cpu_seconds,  # not by the clock: runs side by side slow each other down
     }
-
-
-def rounds_to(folder: RunFolder, target: float) -> tuple[int, float] | None:
-    """The first round whose mean accuracy reaches the target, and the megabytes sent until then."""
-    means = folder.table("history").groupby("round")["accuracy"].mean()
-    reached = means[means >= target]
-    if reached.empty:
-        return None
-    ledger = folder.table("ledger")
-    if ledger.empty:
-        return int(reached.index[0]), 0.0
-    counted = ledger[(ledger["round"] <= reached.index[0]) & ~ledger["phase"].isin(UNCOUNTED)]
-    return int(reached.index[0]), float(counted["bytes"].sum() / 1e6)
-
-
-def last_change(folder: RunFolder) -> int:
-    """The last round in which the partition of the clients changed."""
-    history = folder.table("history")
-    parts = [frozenset(part.groupby("cluster")["client"].agg(frozenset)) for _, part in history.groupby("round")]
-    rounds = sorted(history["round"].unique())
-    return max((int(now) for now, a, b in zip(rounds[1:], parts, parts[1:], strict=False) if a != b), default=0)
 
 
 def summary_row(label: str, results: "pd.DataFrame", best: str) -> dict[str, Any]:
@@ -262,12 +243,12 @@ def summary_row(label: str, results: "pd.DataFrame", best: str) -> dict[str, Any
         "accuracy",
         "std",
         "worst",
-        "own",
-        "own_std",
+        "local",
+        "local_std",
         "local_worst",
         "clusters",
         "ari",
-        "settled",
+        "last_change",
         "up",
         "down",
         "seconds",
@@ -306,12 +287,12 @@ COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     ),
     "worst client": ("of the server's model", lambda row: _percent(row["worst"])),
     "std": ("over clients", lambda row: _percent(row["std"])),
-    "own model": ("client's own last model", lambda row: _percent(row["own"])),
-    "own std": ("over clients", lambda row: _percent(row["own_std"])),
+    "own model": ("client's own last model", lambda row: _percent(row["local"])),
+    "own std": ("over clients", lambda row: _percent(row["local_std"])),
     "own worst": ("of the own models", lambda row: _percent(row["local_worst"])),
     "clusters": ("found", lambda row: _number(row["clusters"])),
     "ARI": ("agreement with the hidden groups", lambda row: _number(row["ari"], 2)),
-    "settled": ("last round in which clusters changed", lambda row: _number(row["settled"])),
+    "settled": ("last round in which clusters changed", lambda row: _number(row["last_change"])),
     "up MB": ("all clients", lambda row: _number(row["up"])),
     "down MB": ("all clients", lambda row: _number(row["down"])),
     "rounds to target": ("", lambda row: _number(row["rounds_to"])),

@@ -13,6 +13,7 @@ from fedclade.reproduce.catalogue import as_markdown, items
 from fedclade.reproduce.finished import Finished, megabits_to
 from fedclade.reproduce.item import Experiment, Grid
 from fedclade.reproduce.making import Listener, run_name
+from fedclade.runs.folder import RunFolder
 
 ALL = items()
 CAN_BE_MADE = [name for name, (_, item) in ALL.items() if not item.why_not]
@@ -57,7 +58,7 @@ def test_a_run_that_was_stopped_goes_on(out: Path) -> None:
     _, item = ALL["adacfl/table3"]
     assert isinstance(item, Experiment)
     (stopped,) = [path.parent for path in (out / "runs").glob(f"{first_run('adacfl/table3')}/seed-0/result.json")]
-    (stopped / "result.json").unlink()
+    RunFolder(stopped).rewind(1)
     again = reproduce("adacfl/table3", "smoke", out, workers=1)
     assert again.table() == page.table()
 
@@ -105,8 +106,8 @@ def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path:
 
 def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
     reproduce("fedclust/table5", "smoke", out, workers=1)
-    run = Finished(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
-    share, numbers = run.record["settings"]["method"]["fraction"], run.result["layout"]["n_parameters"]
+    run = Finished.open(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
+    share, numbers = run.record["settings"]["method"]["fraction"], run.summary["layout"]["n_parameters"]
     assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
 
 

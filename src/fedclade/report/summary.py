@@ -5,11 +5,11 @@ from pathlib import Path
 
 from fedclade.report import facts
 from fedclade.report.page import ORDER
-from fedclade.report.reading import Run
 from fedclade.report.sections import Section
+from fedclade.result import Result
 
 
-def summary(runs: Sequence[Run], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
+def summary(runs: Sequence[Result], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
     """Every section's words; `pictures` are files by the key of their section."""
     parts = [f"# {facts.headline(runs)}"]
     parts += [_written(key, section, pictures or {}) for key, section in sections.items() if "/" not in key]

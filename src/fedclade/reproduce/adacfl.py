@@ -15,9 +15,9 @@ from fedclade.reproduce.finished import Finished, Series
 from fedclade.reproduce.hicfl import LAYERS, WATCH, weights_by_layer
 from fedclade.reproduce.item import (
     ARI,
+    CLUSTER_MODEL,
     CLUSTERS,
-    LOCAL,
-    SERVED,
+    LOCAL_MODEL,
     Counts,
     Curves,
     Grid,
@@ -150,7 +150,7 @@ def clustering_seconds(scale: str, data_dir: str | None) -> list[Line]:
 
 def distance_maps(layers: tuple[int, ...], run: Finished) -> list[Picture]:
     """Distances of weights by layer after one training from a common start; layers are counted from 1."""
-    record = run.last("layers")
+    record = run.last_kept("layers")
     chosen = dict.fromkeys(min(n, len(record["layers"])) - 1 for n in layers)
     return [(f"layer {k + 1} ({record['layers'][k]})", record["distance"][k], record["clients"]) for k in chosen]
 
@@ -230,7 +230,7 @@ PAPER = Paper(
             title="accuracy, and rounds to it",
             rows=METHODS,
             columns=ALL,
-            measures=(SERVED.beside(TABLE_2_ACCURACY), LOCAL, ROUNDS.beside(TABLE_2_ROUNDS)),
+            measures=(CLUSTER_MODEL.beside(TABLE_2_ACCURACY), LOCAL_MODEL, ROUNDS.beside(TABLE_2_ROUNDS)),
             notes=("How the paper counts rounds is not said.",),
         ),
         Grid(
@@ -246,7 +246,12 @@ PAPER = Paper(
             title="all weights, or those of one small layer, to cluster by",
             rows={COMPLETE: merged(ADACFL, {"method": {"layers": "all"}}), PARTIAL: ADACFL},
             columns=TWO,
-            measures=(SERVED.beside(TABLE_4["accuracy"]), LOCAL, ROUNDS.beside(TABLE_4["rounds"]), CLUSTERS),
+            measures=(
+                CLUSTER_MODEL.beside(TABLE_4["accuracy"]),
+                LOCAL_MODEL,
+                ROUNDS.beside(TABLE_4["rounds"]),
+                CLUSTERS,
+            ),
         ),
         Grid(
             name="table5",
@@ -259,7 +264,7 @@ PAPER = Paper(
                 label: merged(layer, {"model": f"{__name__}:two_dense_{str(layer['model']).removesuffix('-cnn')}"})
                 for label, layer in TWO.items()
             },
-            measures=(SERVED.beside(TABLE_5), LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL.beside(TABLE_5), LOCAL_MODEL, CLUSTERS),
             notes=(
                 "The paper's layers of 80,000 and 8,000 weights do not fit one network; here 100 neurons lie between "
                 "the two, which have 80,000 (or 40,000, 51,200) and 1,000 weights.",
@@ -271,7 +276,7 @@ PAPER = Paper(
             rows={f"K = {k}": {"method": {"name": "ifca", "n_clusters": k}} for k in (1, 2, 4, 8, 10, 12, 16, 20)},
             columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], SPLITS["alpha 0.8"])},
             settings={"rounds": 20},
-            measures=(SERVED, LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL, CLUSTERS),
             says="lowest with one cluster, best with 12",
         ),
         Curves(

@@ -5,7 +5,19 @@ from collections.abc import Callable
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.adacfl import distance_maps
 from fedclade.reproduce.hicfl import WATCH
-from fedclade.reproduce.item import CLUSTERS, LOCAL, SERVED, Curves, Grid, Item, Maps, Measure, Numbers, Paper, numbers
+from fedclade.reproduce.item import (
+    CLUSTER_MODEL,
+    CLUSTERS,
+    LOCAL_MODEL,
+    Curves,
+    Grid,
+    Item,
+    Maps,
+    Measure,
+    Numbers,
+    Paper,
+    numbers,
+)
 from fedclade.reproduce.scale import Layer, Scale, merged
 
 
@@ -170,7 +182,7 @@ PAPER = Paper(
                 rows=METHODS,
                 columns=DATA,
                 settings=split,
-                measures=(SERVED, LOCAL.beside(paper), CLUSTERS),
+                measures=(CLUSTER_MODEL, LOCAL_MODEL.beside(paper), CLUSTERS),
                 notes=(OUTLIERS,),
             )
             for name, words, split, paper in (
@@ -262,7 +274,7 @@ PAPER = Paper(
             columns=DATA,
             settings=SKEW_20,
             scales={"smoke": {"clients": 40, "rows": 10}},
-            measures=(Measure("threshold from", read.threshold), CLUSTERS, LOCAL, SERVED),
+            measures=(Measure("threshold from", read.threshold), CLUSTERS, LOCAL_MODEL, CLUSTER_MODEL),
             says="best with 2 clusters, on FMNIST with 4; more clusters specialise, fewer generalise",
             notes=(
                 "The paper sweeps the threshold, whose values are in its picture only; here the number is swept, from "

@@ -1,7 +1,18 @@
 """FedSCCS: Talasso et al., ICC 2024. Its accuracies are in pictures only; its text has the shares of uplink."""
 
 from fedclade.reproduce import finished as read
-from fedclade.reproduce.item import CLUSTERS, LOCAL, SERVED, Curves, Grid, Item, Measure, Numbers, Paper, Trees
+from fedclade.reproduce.item import (
+    CLUSTER_MODEL,
+    CLUSTERS,
+    LOCAL_MODEL,
+    Curves,
+    Grid,
+    Item,
+    Measure,
+    Numbers,
+    Paper,
+    Trees,
+)
 from fedclade.reproduce.scale import Layer, Scale
 
 CLUSTER_COUNTS = (2, 5, 10, 15, 20)
@@ -100,7 +111,7 @@ PAPER = Paper(
             title="ways to group clients, K = 10",
             rows={**FEDAVG, **{words: grouped(name) for words, name in GROUPINGS.items()}},
             headings=("method",),
-            measures=(SERVED, LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL, CLUSTERS),
             says="FedSCCS is best, then KCenter and WC, then RC and FedAvg",
         ),
         Grid(
@@ -115,7 +126,7 @@ PAPER = Paper(
                 },
             },
             headings=("method",),
-            measures=(SERVED, LOCAL),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL),
             says="FedSCCS is best with both; one member at random comes close to half of them",
         ),
         Curves(
@@ -137,8 +148,8 @@ PAPER = Paper(
             measures=(
                 Measure("models sent, %", read.uploads, digits=1, factor=100, paper=UPLINK),
                 Measure("all bytes sent, %", read.uplink, digits=1, factor=100),
-                SERVED,
-                LOCAL,
+                CLUSTER_MODEL,
+                LOCAL_MODEL,
             ),
             notes=(
                 "The paper counts models. Power of choice sends half of each cluster, so its share follows from the "

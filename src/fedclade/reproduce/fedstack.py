@@ -87,18 +87,18 @@ def label_counts(scale: str, data_dir: str | None) -> list[Line]:
 
 
 def head_distances(run: Finished) -> list[Picture]:
-    record = run.last("proximity")
+    record = run.last_kept("proximity")
     return [(record["measure"], np.asarray(record["matrix"]), record["clients"])]
 
 
 def parts_of(run: Finished) -> list[dict[str, Any]]:
     """The clusters of the last round, with the scores of their members' models."""
-    return [part for part in run.last("stacking")["clusters"] if "cluster" in part]
+    return [part for part in run.last_kept("stacking")["clusters"] if "cluster" in part]
 
 
 def members(run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
     """Who is in which cluster, and how many clients of each architecture those are."""
-    record = run.last("architectures")
+    record = run.last_kept("architectures")
     lines: dict[tuple[str, ...], dict[str, float]] = {}
     for place, part in enumerate(parts_of(run)):
         counts = np.asarray(record["counts"])[place]
@@ -118,7 +118,7 @@ def by_activity(run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
 
 def by_cluster(scores: dict[str, str], run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
     """The scores of each cluster's stacked model; of other methods, of the models that serve all clients."""
-    if run.last("stacking") is None:
+    if run.last_kept("stacking") is None:
         return {("all",): {name: run.scores[key] for name, key in scores.items()}}
     best = sorted(parts_of(run), key=lambda part: -len(part["clients"]))[:10]
     best.sort(key=lambda part: part["number"])

@@ -39,12 +39,12 @@ class Measure:
         return Measure(self.name, self.read, self.digits, self.factor, paper)
 
 
-OWN_AT_THE_END = "clients' own models at the end"
-SERVED = Measure("server's model, %", read.served, factor=100)
-LOCAL = Measure("client's own model, %", read.own, factor=100)
-CLUSTERS = Measure("clusters", read.clusters, digits=1)
-ARI = Measure("ARI", read.agreement)
-SETTLED = Measure("rounds until clusters are final", read.settled, digits=1)
+LOCAL_AT_THE_END = "locally trained models at the end"
+CLUSTER_MODEL = Measure("cluster model, %", lambda run: run.accuracy["mean"], factor=100)
+LOCAL_MODEL = Measure("locally trained model, %", lambda run: run.accuracy_local["mean"], factor=100)
+CLUSTERS = Measure("clusters", lambda run: len(run.clusters), digits=1)
+ARI = Measure("ARI", lambda run: run.agreement["ari"])
+LAST_CHANGE = Measure("rounds until clusters are final", lambda run: run.last_change, digits=1)
 
 
 def numbers(columns: Sequence[str], rows: Mapping[str, str]) -> Numbers:
@@ -201,7 +201,7 @@ class Curves(Experiment):
 
     read: Callable[[Finished], Series] = read.accuracy_by_round
     x: str = "round"
-    y: str = "accuracy of the server's models"
+    y: str = "accuracy of cluster models"
     at: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)  # where on the x axis the table looks
     headings: tuple[str, ...] = ("line", "panel")
 
@@ -226,7 +226,8 @@ class Curves(Experiment):
         ends: dict[tuple[str, str], list[float | None]] = {}  # accuracies come in two kinds, of which one has a curve
         if self.read is read.accuracy_by_round:
             ends = {
-                (row, planned.shown): [read.own(run) for run in runs] for (row, _), (planned, runs) in cells.items()
+                (row, planned.shown): [run.accuracy_local["mean"] for run in runs]
+                for (row, _), (planned, runs) in cells.items()
             }
         for (label, column), (x, y) in self._curves(cells).items():
             if not len(x):
@@ -235,8 +236,8 @@ class Curves(Experiment):
             shown = [f"at {share:.0%} of {self.x}s" if share < 1 else f"at the last {self.x}" for share in self.at]
             values = {name: [float(y[place])] for name, place in zip(shown, places, strict=True)}
             values = {**values, f"last {self.x}": [float(x[-1])]}
-            own = {OWN_AT_THE_END: ends[label, column]} if ends else {}
-            lines.append(Line(self.words(label, column), {**values, **own}))
+            local = {LOCAL_AT_THE_END: ends[label, column]} if ends else {}
+            lines.append(Line(self.words(label, column), {**values, **local}))
         return lines
 
     def series(self, cells: Cells) -> list[dict[str, Any]]:
@@ -320,9 +321,8 @@ def contrast(run: Finished, picture: Picture) -> dict[str, float | None]:
         "smallest": float(matrix[others].min(initial=np.inf)),
         "largest": float(matrix[others].max(initial=-np.inf)),
     }
-    groups = read.groups_of(run, clients)
-    if groups is not None:
-        group = np.array([groups[client] for client in clients])
+    if run.groups is not None:
+        group = np.array([run.groups[client] for client in clients])
         same = group[:, None] == group
         values["mean inside groups"] = float(matrix[same & others].mean()) if (same & others).any() else None
         values["mean between groups"] = float(matrix[~same].mean()) if (~same).any() else None
@@ -341,13 +341,13 @@ class Trees(Experiment):
     def lines(self, cells: Cells) -> list[Line]:
         lines = []
         for (row, _), (_, runs) in cells.items():
-            heights = [np.asarray(run.last("dendrogram")["merges"])[::-1, 2] for run in runs]
+            heights = [np.asarray(run.last_kept("dendrogram")["merges"])[::-1, 2] for run in runs]
             for k in range(2, min(len(heights[0]), 10) + 1):
                 lines.append(Line((row, str(k)), {"height of the cut": [float(each[k - 2]) for each in heights]}))
         return lines
 
     def drawing(self, cells: Cells) -> "Callable[[Figure], None] | None":
-        records = {row: runs[0].last("dendrogram") for (row, _), (_, runs) in cells.items()}
+        records = {row: runs[0].last_kept("dendrogram") for (row, _), (_, runs) in cells.items()}
 
         def draw(figure: "Figure") -> None:
             from scipy.cluster.hierarchy import dendrogram
