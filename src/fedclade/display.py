@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedclade.compare import PlannedRun
+    from fedclade.compare.study import PlannedRun
     from fedclade.result import Result
     from fedclade.rounds import Progress
 

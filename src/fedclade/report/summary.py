@@ -7,6 +7,7 @@ from fedclade.report import facts
 from fedclade.report.page import ORDER
 from fedclade.report.sections import Section
 from fedclade.result import Result
+from fedclade.tables import to_markdown
 
 
 def summary(runs: Sequence[Result], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
@@ -28,7 +29,5 @@ def _written(key: str, section: Section, pictures: Mapping[str, Path], depth: in
     if key in pictures:
         parts.append(f"![{section.title}]({pictures[key].as_posix()})")
     if section.table:
-        head, *rows = [[word.replace("|", "\\|") for word in row] for row in section.table]
-        lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-        parts.append("\n".join(lines))
+        parts.append(to_markdown(section.table))
     return "\n\n".join(parts)

@@ -3,6 +3,7 @@
 from fedclade.errors import unknown
 from fedclade.reproduce import adacfl, fedclust, fedsccs, fedstack, hicfl
 from fedclade.reproduce.item import Item, Paper
+from fedclade.tables import to_markdown
 
 PAPERS: tuple[Paper, ...] = (hicfl.PAPER, adacfl.PAPER, fedclust.PAPER, fedsccs.PAPER, fedstack.PAPER)
 
@@ -31,9 +32,10 @@ def as_markdown() -> str:
     )
     parts = [head]
     for paper in PAPERS:
-        lines = [f"## {paper.citation}", "", "| name | what it shows | can it be made |", "|---|---|---|"]
-        lines += [f"| `{paper.name}/{item.name}` | {item.title} | {verdict(item)} |" for item in paper.items]
-        parts.append("\n".join([*lines, "", *(f"- {note}" for note in paper.notes)]).rstrip() + "\n")
+        rows = [[f"`{paper.name}/{item.name}`", item.title, verdict(item)] for item in paper.items]
+        table = to_markdown([["name", "what it shows", "can it be made"], *rows])
+        notes = "\n".join(f"- {note}" for note in paper.notes)
+        parts.append(f"## {paper.citation}\n\n{table}\n\n{notes}".rstrip() + "\n")
     return "\n".join(parts)
 
 

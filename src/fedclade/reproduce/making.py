@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedclade.compare import PlannedRun, run_all, run_cell
+from fedclade.compare.running import run_all, run_cell
+from fedclade.compare.study import PlannedRun
 from fedclade.errors import FedcladeError, unknown
 from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.files import write_atomically
+from fedclade.tables import to_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,8 +81,6 @@ class Page:
         return f"Made by {', '.join(word for word in words if word)}."
 
     def markdown(self) -> str:
-        from fedclade.compare import to_markdown
-
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {self.title}", f"{self.citation} {self.how}", to_markdown(self.table()), notes]
         return "\n\n".join(part for part in parts if part) + "\n"
