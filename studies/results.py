@@ -247,7 +247,7 @@ def study_of(name: str, data_dir: str | None) -> Study:
         values["settings"]["data_dir"] = data_dir
     study = Study.of(values)
     if name.startswith("rivals/"):
-        left_out = set(METHODS) - {cell.settings["method"]["name"] for cell in study.cells}
+        left_out = set(METHODS) - {study.settings_of(cell)["method"]["name"] for cell in study.cells}
         assert not left_out, f"{name}.toml lacks {left_out}"
     return study
 

@@ -139,7 +139,7 @@ class Result:
             return pd.DataFrame(columns=columns.get(name, ["round", "client", "cluster", *MODELS, "failure"]))
         return table[table["round"] <= self.round]
 
-    # How well clients are served
+    # Accuracies
 
     @cached_property
     def accuracy(self) -> dict[str, Any]:

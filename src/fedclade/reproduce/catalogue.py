@@ -1,8 +1,8 @@
 """Every table and figure of the five papers, by name."""
 
 from fedclade.errors import unknown
-from fedclade.reproduce import adacfl, fedclust, fedsccs, fedstack, hicfl
 from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.papers import adacfl, fedclust, fedsccs, fedstack, hicfl
 from fedclade.tables import to_markdown
 
 PAPERS: tuple[Paper, ...] = (hicfl.PAPER, adacfl.PAPER, fedclust.PAPER, fedsccs.PAPER, fedstack.PAPER)
@@ -27,8 +27,8 @@ def as_markdown() -> str:
         "Made by `fedclade reproduce list --markdown`. Each is made by `fedclade reproduce NAME --scale "
         "smoke|small|full`: `smoke` takes seconds on made or bundled data and shows that it runs, `small` fits a "
         "2-core machine (MNIST, Fashion-MNIST or MotionSense, cut in rows and rounds), `full` is the paper's own "
-        "setting with all its repeats. Every table says in what it differs from the paper, and has both the server's "
-        "model and the client's own last model where it shows accuracies.\n"
+        "setting with all its repeats. Every table says in what it differs from the paper, and where it shows "
+        "accuracies it has those of the cluster models and of the locally trained models.\n"
     )
     parts = [head]
     for paper in PAPERS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.reproduce.scale import participation_in
 from fedclade.result import Result
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Finished(Result):
 
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """Balanced accuracy, precision, recall and F1 of the models that serve the clients, on all their test rows."""
+        """Balanced accuracy, precision, recall and F1 of the clients' cluster models, on all their test rows."""
         import torch
 
         from fedclade.clients.tasks import Predicted
@@ -102,12 +103,12 @@ def megabits_to(target: float, models_per_round: int = 2) -> Reader:
         rounds = run.first_reaching(target, "accuracy_local")
         if rounds is None:
             return None
-        method = run.record["settings"]["method"]
+        method = run.settings["method"]
         sent = method.get("n_clusters", 2) + 1 if method["name"] == "ifca" else models_per_round
         numbers = run.summary["layout"]["n_parameters"]
         if method["name"] == "lg-fedavg":
             numbers = _shared_numbers(run)
-        return rounds * method.get("fraction", 1.0) * sent * numbers * BITS_IN_A_NUMBER / 1e6
+        return rounds * participation_in(run.settings) * sent * numbers * BITS_IN_A_NUMBER / 1e6
 
     return read
 

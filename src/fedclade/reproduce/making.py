@@ -16,7 +16,8 @@ from fedclade.compare.study import PlannedRun
 from fedclade.errors import FedcladeError, unknown
 from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished
-from fedclade.reproduce.item import Cells, Counts, Item, Paper, Planned
+from fedclade.reproduce.item import Cells, Item, Paper, Planned
+from fedclade.reproduce.kinds import Counts
 from fedclade.reproduce.page import Page, can_draw
 from fedclade.reproduce.scale import SCALES, differences, whole
 from fedclade.settings import cores

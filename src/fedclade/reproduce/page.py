@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+Draw = Callable[["Figure"], None]  # into an empty figure
+
 MISSING = "-"
 
 
@@ -42,7 +44,7 @@ class Page:
     digits: Mapping[str, int]  # of each measure
     lines: Sequence[Line]
     notes: Sequence[str] = ()
-    draw: "Callable[[Figure], None] | None" = None
+    draw: Draw | None = None
     series: Sequence[Mapping[str, Any]] = ()  # a figure's points, for the CSV file
     failures: int = 0  # runs that did not end
 
@@ -58,7 +60,7 @@ class Page:
         for line in self.lines:
             row = list(line.words)
             for name, digits in self.digits.items():
-                row.append(_spread(line.ours.get(name, ()), digits))
+                row.append(_mean_and_std(line.ours.get(name, ()), digits))
                 if name in with_paper:
                     row += [_number(line.paper.get(name), digits), self._difference(line, name, digits)]
             rows.append(row)
@@ -139,7 +141,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
-def _spread(values: Sequence[float | None], digits: int) -> str:
+def _mean_and_std(values: Sequence[float | None], digits: int) -> str:
     mean = mean_of(values)
     if mean is None:
         return MISSING
