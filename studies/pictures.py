@@ -30,7 +30,7 @@ def main() -> None:
         with RoundsDisplay(console) as display:
             fedclade.run(**VALUES, out=out, on_round=display)
         console.print()
-        console.print(outcome(fedclade.load(out).folder))
+        console.print(outcome(fedclade.load(out)))
     picture = console.export_svg(title="fedclade").replace(folder, "runs")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # any fixed-width font will do
     (Path(__file__).parent.parent / "docs" / "run.svg").write_text(picture)

@@ -148,8 +148,8 @@ def test_run_shows_rounds_and_a_table_and_keeps_a_folder(invoke: Invoke, finishe
     shown = invoke("show", finished).stdout
     assert "fedclust on digits (label-groups:2): 6 clients, model mlp, seed 0" in shown
     assert "2 found, 2 hidden groups: ARI 1.000, NMI 1.000" in shown
-    assert re.search(r"served models +0\.\d{3} +0\.\d{3} +0\.\d{3} +client-00\d", shown)
-    assert re.search(r"clients' own +0\.\d{3}", shown)
+    assert re.search(r"cluster model +0\.\d{3} +0\.\d{3} +0\.\d{3} +client-00\d", shown)
+    assert re.search(r"locally trained model +0\.\d{3}", shown)
     assert re.search(r"cluster 1 +\. +3", shown)
     summary = json.loads((finished / "result.json").read_text())
     assert f"{summary['accuracy']['mean']:.3f}" in shown

@@ -6,9 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedclade.cli import app
-from fedclade.compare import Study, compare, to_latex, to_markdown, write_tables, written
+from fedclade.compare import Comparison, Study, compare
 from fedclade.errors import FedcladeError
 from fedclade.runs.folder import RunFolder
+from fedclade.tables import to_latex, to_markdown
 
 SETTINGS = {"data": "digits", "split": "label-groups:2", "clients": 4, "rounds": 2, "model": "mlp", "rows": 40}
 
@@ -37,19 +38,18 @@ def test_the_table_has_a_row_for_each_cell_that_ended(finished: tuple[Path, dict
     table = comparison.table()
     assert list(table["label"]) == ["FedAvg", "FedClust 50 %"]
     results = [RunFolder.open(out / "FedAvg" / f"seed-{seed}").read_json("result.json") for seed in (0, 1)]
-    assert table["accuracy"][0] == pytest.approx(sum(result["accuracy"]["mean"] for result in results) / 2)
+    assert table["accuracy_mean"][0] == pytest.approx(sum(result["accuracy"]["mean"] for result in results) / 2)
     assert table["rounds_to"][0] is not None
     assert table["p_best"].notna().sum() == 1  # one of the two is the best
-    write_tables(comparison)
+    comparison.write()
     assert {"table.md", "table.tex", "table.csv", "table.html", "runs.csv"} <= {path.name for path in out.iterdir()}
 
 
 def test_tables_are_written_in_words_that_can_be_pasted(finished: tuple[Path, dict[str, object]]) -> None:
     out, plan = finished
     study = Study.of(plan)
-    from fedclade.compare import Comparison
-
-    rows = written(Comparison(study, out).table(), study)
+    rows = Comparison(study, out).words()
+    assert {"cluster model", "locally trained model", "rounds to target"} <= set(rows[0])
     assert all(len(row) == len(rows[0]) for row in rows)
     assert to_markdown(rows).splitlines()[3].startswith("| FedClust 50 % |")
     assert r"FedClust 50 \%" in to_latex(rows)

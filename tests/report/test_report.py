@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,9 @@ from fedclade.cli import app
 from fedclade.errors import FedcladeError
 from fedclade.report.making import make_report
 from fedclade.report.page import as_json, page_data, sections_of
-from fedclade.report.reading import read_run, read_runs
+from fedclade.report.reading import read_runs
 from fedclade.report.sections import percent
+from fedclade.result import Result
 
 OWN_SECTIONS = {
     "fedclust": {"dendrogram", "matrix"},
@@ -46,7 +46,7 @@ def test_every_method_has_its_sections_with_words_and_valid_figures(runs: dict[s
 
 
 def test_words_hold_the_numbers_of_the_run(runs: dict[str, Path]) -> None:
-    result, run = fedclade.load(runs["fedclust"]), read_run(runs["fedclust"])
+    result, run = fedclade.load(runs["fedclust"]), Result.open(runs["fedclust"])
     sections = sections_of([run])
     overview = dict(zip(*sections["overview"].table, strict=True))
     assert overview["server's model"] == percent(result.accuracy["mean"])
@@ -55,15 +55,14 @@ def test_words_hold_the_numbers_of_the_run(runs: dict[str, Path]) -> None:
     assert overview["clusters"] == str(len(result.clusters))
     assert overview["ARI"] == f"{result.summary['clusters']['ari']:.3f}"
     assert percent(run.last("accuracy").median()) in sections["accuracy"].words
-    assert run.traffic.iloc[-1].to_dict() == result.summary["bytes"]
-    assert run.members == result.clusters
+    assert run.bytes == result.summary["bytes"]
     tree = sections["0/dendrogram"].tree
     assert tree is not None
     assert f"cut into {len(result.clusters)} clusters" in sections["0/dendrogram"].words
 
 
 def test_stacked_models_have_scores_by_class_and_cluster(runs: dict[str, Path]) -> None:
-    section, run = sections_of([read_run(runs["fedstack"])])["0/stacking"], fedclade.load(runs["fedstack"])
+    section, run = sections_of([Result.open(runs["fedstack"])])["0/stacking"], fedclade.load(runs["fedstack"])
     header, *rows = section.table
     assert header == ["cluster", "class", "test rows", "precision", "recall", "F1"]
     for part in run.folder.records()[6, "stacking"]["clusters"]:
@@ -106,22 +105,22 @@ def test_runs_of_one_method_are_told_apart_by_what_differs(runs: dict[str, Path]
 
 def test_what_is_not_measured_yet_is_left_out(runs: dict[str, Path]) -> None:
     for path in (runs["hicfl"], runs["fedclust"]):
-        run = read_run(path)
-        early = replace(run, history=run.history.assign(accuracy_local=np.nan), state="running")
+        early, nothing = Result.open(path), Result.open(path)
+        early.history = early.history.assign(accuracy_local=np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             sections = sections_of([early])
             as_json(page_data([early], sections))  # raises on what JSON has no word for
         assert "own models are not measured yet" in sections["accuracy"].words
         assert "nan" not in " ".join(section.words for section in sections.values())
-        nothing = replace(early, history=early.history.assign(accuracy=np.nan))
+        nothing.history = early.history.assign(accuracy=np.nan)
         assert "No accuracy has been measured yet." in sections_of([nothing])["accuracy"].words
 
 
 def test_clients_may_come_go_and_change(tmp_path: Path) -> None:
     events = [{"round": 2, "join": 2}, {"round": 3, "leave": 1, "drift": 2}]
     fedclade.run(**{**SETTINGS, "rounds": 4}, method="fedclust", events=events, out=tmp_path / "run")
-    sections = sections_of([read_run(tmp_path / "run")])
+    sections = sections_of([Result.open(tmp_path / "run")])
     assert sections["0/clusters"].words.startswith("7 clients")
     tree = sections["0/splits"].tree
     assert tree is not None
@@ -174,7 +173,7 @@ def test_what_is_no_run_gives_one_line(runs: dict[str, Path], tmp_path: Path) ->
 def test_a_run_that_was_stopped_can_be_reported(runs: dict[str, Path], tmp_path: Path) -> None:
     half = shutil.copytree(runs["hicfl"], tmp_path / "half")
     (half / "result.json").unlink()
-    run = read_run(half)
+    run = Result.open(half)
     assert (run.state, run.round, len(run.tree)) == ("stopped", 6, len(fedclade.load(runs["hicfl"]).tree))
     assert "stopped: round 6 of 6" in sections_of([run])["overview"].words
 

@@ -72,7 +72,9 @@ def _show_method(name: str, kind: "type[Method]") -> None:
     console.print(_settings_table("method", kind))
     console.print()
     console.print(_settings_table("training", Training))
-    console.print(f"\nTo change some: fedclade run --method {name} --set method.fraction=0.5 --set training.momentum=0")
+    console.print(
+        f"\nTo change some: fedclade run --method {name} --set training.learning_rate=0.1 --set training.momentum=0"
+    )
 
 
 def _settings_table(prefix: str, kind: "type[BaseModel]") -> Any:

@@ -88,9 +88,9 @@ def resume(
 def show(folder: options.RunFolderPath) -> None:
     """Show what a run found, or how far it has come."""
     from fedclade.display import outcome
-    from fedclade.runs.folder import RunFolder
+    from fedclade.result import Result
 
-    make_console().print(outcome(RunFolder.open(folder)))
+    make_console().print(outcome(Result.open(folder)))
 
 
 def default_folder(*words: str) -> Path:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedclade.display import counted
-from fedclade.report.reading import Run
 from fedclade.report.sections import (
     LEGEND_BELOW,
     ROUND_AXIS,
     Section,
     View,
+    cluster_colours,
     colour,
     faint,
     make_figure,
@@ -19,6 +19,7 @@ from fedclade.report.sections import (
     spread_out,
     trace,
 )
+from fedclade.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ MOST_CELLS = 250_000  # of clients and rounds in one page
 MOST_LINES = 24  # clusters with a line of their own
 
 
-def by_round(runs: Sequence[Run]) -> Section:
+def by_round(runs: Sequence[Result]) -> Section:
     """Every method's median and spread over its clients."""
     traces: list[Any] = []
     together = runs_by_label(runs)
@@ -50,7 +51,7 @@ def by_round(runs: Sequence[Run]) -> Section:
     return Section("accuracy", "Accuracy by round", _outcome(together), [View(figure, words)])
 
 
-def distribution(runs: Sequence[Run]) -> Section:
+def distribution(runs: Sequence[Result]) -> Section:
     """The last accuracies of all clients, for both models."""
     traces = []
     together = runs_by_label(runs)
@@ -83,13 +84,13 @@ def distribution(runs: Sequence[Run]) -> Section:
     return Section("distribution", "Who is served how well", _extremes(runs), [View(figure, words)])
 
 
-def inside(run: Run, cells: int = MOST_CELLS) -> Section:
+def inside(run: Result, cells: int = MOST_CELLS) -> Section:
     """One run's accuracies by cluster and by client."""
     views = [
         View(_clusters_figure(run), _clusters_words(run), {"by": "cluster"}),
         View(*_clients_figure(run, cells), {"by": "client"}),
     ]
-    final = {k: run.last("accuracy").reindex(part).median() for k, part in run.members.items()}
+    final = {k: run.last("accuracy").reindex(part).median() for k, part in run.clusters.items()}
     known = {k: value for k, value in final.items() if value == value}
     words = "No accuracy has been measured yet."
     if known:
@@ -97,7 +98,7 @@ def inside(run: Run, cells: int = MOST_CELLS) -> Section:
         words = f"All clients are in one cluster, with a median of {percent(known[best])}."
         if len(known) > 1:
             words = (
-                f"Of {counted(len(run.members), 'cluster')}, cluster {best} is served best (median "
+                f"Of {counted(len(run.clusters), 'cluster')}, cluster {best} is served best (median "
                 f"{percent(known[best])}) and cluster {worst} worst ({percent(known[worst])})."
             )
     return Section("inside", "Accuracy by cluster and by client", words, views)
@@ -130,37 +131,38 @@ def _median_and_spread(
     )  # fmt: skip
 
 
-def _clusters_figure(run: Run) -> Any:
+def _clusters_figure(run: Result) -> Any:
     import pandas as pd
 
     traces: list[Any] = []
-    largest = sorted(run.members, key=lambda k: -len(run.members[k]))[:MOST_LINES]
-    for cluster in (k for k in run.members if k in largest):
+    tints = cluster_colours(run)
+    largest = sorted(run.clusters, key=lambda k: -len(run.clusters[k]))[:MOST_LINES]
+    for cluster in (k for k in run.clusters if k in largest):
         for column in MODES:
             own = column == "accuracy_local"
             values = run.measured(column)
-            mine = values.reindex([c for c in run.members[cluster] if c in values.index])
+            mine = values.reindex([c for c in run.clusters[cluster] if c in values.index])
             name = f"cluster {cluster}" + (", own" if own else "")
             frame = mine if len(mine) else pd.DataFrame()
-            traces += _median_and_spread(frame, name, run.label, colour(run.place_of[cluster]), own)
+            traces += _median_and_spread(frame, name, run.label, tints[cluster], own)
     axes = {"xaxis": ROUND_AXIS, "yaxis": share_axis()}
     return make_figure(traces, 420, **axes, legend=LEGEND_BELOW)
 
 
-def _clusters_words(run: Run) -> str:
+def _clusters_words(run: Result) -> str:
     words = "Medians over those in a cluster at the end: lines for the server's model, diamonds for the clients' own."
-    hidden = len(run.members) - MOST_LINES
+    hidden = len(run.clusters) - MOST_LINES
     return words + (
         f" The {MOST_LINES} largest clusters are drawn, {hidden} smaller ones are not." if hidden > 0 else ""
     )
 
 
-def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
+def _clients_figure(run: Result, cells: int) -> tuple[Any, str]:
     """Accuracy as a colour, clients (cluster by cluster) from top to bottom, both models side by side."""
     values = {column: run.measured(column).reindex(run.clients) for column in MODES}
     most = max(2, cells // max(len(run.clients), 1))
     rounds = {column: spread_out(list(table.columns), most) for column, table in values.items()}
-    names = [f"{client} (cluster {run.cluster_of[client]})" for client in run.clients]
+    names = [f"{client} (cluster {run.assignment[client]})" for client in run.clients]
     traces = [
         trace(
             "heatmap",
@@ -207,7 +209,7 @@ def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
 # What is said
 
 
-def _outcome(together: Mapping[str, Sequence[Run]]) -> str:
+def _outcome(together: Mapping[str, Sequence[Result]]) -> str:
     medians = {
         label: [float(_last_of(runs, column).median()) for column in MODES]
         for label, runs in together.items()
@@ -234,7 +236,7 @@ def _outcome(together: Mapping[str, Sequence[Run]]) -> str:
     return words
 
 
-def _extremes(runs: Sequence[Run]) -> str:
+def _extremes(runs: Sequence[Result]) -> str:
     lows = [(value, client, run) for run in runs for client, value in run.last("accuracy").items()]
     if not lows:
         return "No accuracy has been measured yet."
@@ -253,15 +255,15 @@ def named(label: str, place: int, column: str, n_labels: int) -> tuple[str, str]
     return (f"{label}, own" if own else label), colour(place)
 
 
-def _last_of(runs: Sequence[Run], column: str) -> "pd.Series":
+def _last_of(runs: Sequence[Result], column: str) -> "pd.Series":
     """The last accuracies of all clients of some runs."""
     import pandas as pd
 
     return pd.concat([run.last(column) for run in runs])
 
 
-def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    together: dict[str, list[Run]] = {}
+def runs_by_label(runs: Sequence[Result]) -> dict[str, list[Result]]:
+    together: dict[str, list[Result]] = {}
     for run in runs:
         together.setdefault(run.label, []).append(run)
     return together

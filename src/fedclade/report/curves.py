@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from fedclade.display import counted, size_in_words
-from fedclade.report.reading import Run
 from fedclade.report.sections import (
     LEGEND_BELOW,
     ROUND_AXIS,
     Section,
     View,
+    cluster_colours,
     colour,
     make_figure,
     percent,
@@ -21,12 +21,13 @@ from fedclade.report.sections import (
     titled,
     trace,
 )
+from fedclade.result import Result
 
 FEW_CLIENTS = 60  # so many have a stability line of their own
 MOST_NAMES = 24  # of clusters in a legend
 
 
-def traffic(runs: Sequence[Run]) -> Section:
+def traffic(runs: Sequence[Result]) -> Section:
     """What accuracy costs in bytes."""
     labels = list(dict.fromkeys(run.label for run in runs))
     told: set[str] = set()  # a method is named once, however many seeds it has
@@ -47,7 +48,7 @@ def traffic(runs: Sequence[Run]) -> Section:
     return Section("traffic", "Bytes against accuracy", _traffic_words(runs), [View(figure, words)])
 
 
-def _cost(run: Run, column: str, tint: str, several: bool, named: bool) -> Any:
+def _cost(run: Result, column: str, tint: str, several: bool, named: bool) -> Any:
     own = column == "accuracy_local"
     model = "client's own last model" if own else "server's model"
     means, sent = run.measured(column).mean(), run.traffic.sum(axis=1) / 1e6
@@ -68,23 +69,23 @@ def _cost(run: Run, column: str, tint: str, several: bool, named: bool) -> Any:
     )
 
 
-def _traffic_words(runs: Sequence[Run]) -> str:
-    def cost(run: Run) -> float:
-        return float(run.traffic.iloc[-1].sum())
+def _traffic_words(runs: Sequence[Result]) -> str:
+    def cost(run: Result) -> float:
+        return sum(run.bytes.values())
 
-    def told(run: Run) -> str:
-        return f"{run.label} ({size_in_words(cost(run))}, mean accuracy {percent(run.last('accuracy').mean())})"
+    def told(run: Result) -> str:
+        return f"{run.label} ({size_in_words(cost(run))}, mean accuracy {percent(run.accuracy['mean'])})"
 
     if len(runs) > 1:
         return f"The least was sent by {told(min(runs, key=cost))}, the most by {told(max(runs, key=cost))}."
     (run,) = runs
-    up, down = run.traffic.iloc[-1]
-    mean = run.last("accuracy").mean()
-    reached = f" for a mean accuracy of {percent(mean)}" if mean == mean else ""
+    up, down = run.bytes.values()
+    mean = run.accuracy["mean"]
+    reached = "" if mean is None else f" for a mean accuracy of {percent(mean)}"
     return f"{size_in_words(up)} went up to the server and {size_in_words(down)} down to clients{reached}."
 
 
-def stability(run: Run) -> Section | None:
+def stability(run: Result) -> Section | None:
     """HiCFL: how far the direction of each client's updates still changes, layer by layer."""
     kept = run.kept("stability")
     if not kept:
@@ -101,16 +102,16 @@ def stability(run: Run) -> Section | None:
     return Section("stability", "Stability of updates", words, views[::-1])  # the last layer shows most
 
 
-def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> Any:
+def _traces(run: Result, kept: Mapping[int, Any], layer: int, epsilon: float) -> Any:
     """A line for each client, or of many clients one for each cluster's median."""
     import pandas as pd
 
     values = {
         k: dict(zip(r["clients"], np.asarray(r["values"], float)[:, layer], strict=True)) for k, r in kept.items()
     }
-    table = pd.DataFrame(values)
+    table, tints = pd.DataFrame(values), cluster_colours(run)
     traces: list[Any] = []
-    for cluster, part in run.members.items():
+    for cluster, part in run.clusters.items():
         mine = table.reindex(part)
         lines = dict(mine.iterrows()) if len(run.clients) <= FEW_CLIENTS else {"median": mine.median()}
         for row, (name, values_of) in enumerate(lines.items()):
@@ -122,7 +123,7 @@ def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> An
                 legendgroup=str(cluster),
                 showlegend=row == 0,
                 mode="lines+markers",
-                line={"color": colour(run.place_of[cluster]), "width": 1.5},
+                line={"color": tints[cluster], "width": 1.5},
                 marker={"size": 4},
                 hovertemplate=f"{name}, round %{{x}}: %{{y:.3f}}<extra>cluster {cluster}</extra>",
             )
@@ -133,12 +134,12 @@ def _traces(run: Run, kept: Mapping[int, Any], layer: int, epsilon: float) -> An
         xaxis=ROUND_AXIS,
         yaxis=_from_zero("stability"),
         legend=LEGEND_BELOW,
-        showlegend=len(run.members) <= MOST_NAMES,
+        showlegend=len(run.clusters) <= MOST_NAMES,
         shapes=[{"type": "line", **ends, "line": {"dash": "dot", "color": "#8c8c8c"}}],
     )
 
 
-def bic(run: Run) -> Section | None:
+def bic(run: Result) -> Section | None:
     """FedStack: the curve by which the number of clusters was chosen."""
     kept = run.kept("bic")
     if not kept:
@@ -180,22 +181,23 @@ def _bic_figure(record: Mapping[str, Any]) -> Any:
     return make_figure(traces, 340, xaxis={**titled("clusters"), "dtick": 1}, yaxis=titled("BIC"), legend=LEGEND_BELOW)
 
 
-def selection(run: Run) -> Section | None:
+def selection(run: Result) -> Section | None:
     """FedSCCS: how often each client was chosen to train."""
     kept = run.kept("selection")
     if not kept:
         return None
     times = Counter({client: int(count) for client, count in kept[max(kept)]["times"].items()})
+    tints = cluster_colours(run)
     traces = [
         trace(
             "bar",
             x=part,
             y=[times[client] for client in part],
             name=f"cluster {cluster}",
-            marker={"color": colour(run.place_of[cluster]), "line": {"width": 0}},
+            marker={"color": tints[cluster], "line": {"width": 0}},
             hovertemplate=f"%{{x}}: chosen %{{y}} times<extra>cluster {cluster}</extra>",
         )
-        for cluster, part in run.members.items()
+        for cluster, part in run.clusters.items()
     ]
     names = {"showticklabels": len(run.clients) <= 40, "automargin": True, "tickfont": {"size": 9}, "type": "category"}
     legend = {**LEGEND_BELOW, "y": -0.3}
@@ -209,7 +211,7 @@ def selection(run: Run) -> Section | None:
     return Section("selection", "Who was selected how often", words, [View(figure)])
 
 
-def norms(run: Run) -> Section | None:
+def norms(run: Result) -> Section | None:
     """CFL: the lengths of the mean and of the longest update, whose gap decides on a split."""
     kept = run.kept("norms")
     if not kept:
@@ -242,7 +244,7 @@ def norms(run: Run) -> Section | None:
     return Section("norms", "Lengths of updates", words, [View(figure)])
 
 
-def stacking(run: Run) -> Section | None:
+def stacking(run: Result) -> Section | None:
     """FedStack: the client's own model against the stacked ones, over all test rows."""
     names = {"own": "own model", "global": "stacked over all clients", "cluster": "stacked over the cluster"}
     kept = {number: record["all"] for number, record in run.kept("stacking").items() if record["all"]}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedclade.display import counted
-from fedclade.report.reading import Run
 from fedclade.report.sections import Section, View, make_figure, short, spread_out, trace
+from fedclade.result import Result
 
 LONGEST = 250  # rows of a matrix that are drawn; of more clients, neighbours are averaged
 MOST_CELLS = 1_000_000  # of all matrices in one page
@@ -36,7 +36,7 @@ class Kept:
         return bool(np.nanmean(np.diag(self.matrix)) > np.nanmean(self.matrix))
 
 
-def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
+def matrices(run: Result, cells: int = MOST_CELLS) -> Section | None:
     everything = kept_matrices(run)
     if not everything:
         return None
@@ -51,13 +51,13 @@ def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
     return Section("matrix", f"The {alike} matrix", words, views)
 
 
-def kept_matrices(run: Run) -> list[Kept]:
+def kept_matrices(run: Result) -> list[Kept]:
     return sorted((kept for kept in _kept(run) if len(kept.clients) > 1), key=lambda kept: kept.round)
 
 
-def _kept(run: Run) -> Iterator[Kept]:
+def _kept(run: Result) -> Iterator[Kept]:
     for number, record in run.kept("proximity").items():
-        labels = [run.cluster_of.get(client, -1) for client in record["clients"]]
+        labels = [run.assignment.get(client, -1) for client in record["clients"]]
         choice = {"round": str(number)}
         yield _ordered(number, choice, str(record["measure"]), record["clients"], labels, record["matrix"])
     for number, record in run.kept("similarity").items():

@@ -9,10 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 from fedclade import __version__
-from fedclade.errors import FedcladeError
 from fedclade.report import accuracy, curves, facts, matrices, members, trees
-from fedclade.report.reading import Run
 from fedclade.report.sections import COLOURS, Section
+from fedclade.result import Result, readable
 
 ORDER = (
     "overview", "accuracy", "distribution", "traffic", "inside", "splits", "dendrogram", "matrix", "mapping",
@@ -21,7 +20,7 @@ ORDER = (
 )  # fmt: skip
 
 
-def sections_of(runs: Sequence[Run]) -> dict[str, Section]:
+def sections_of(runs: Sequence[Result]) -> dict[str, Section]:
     """By key: the id of those about all runs, `place/id` of those about one."""
     begun = [run for run in runs if run.round >= 0]
     sections = {"overview": facts.overview(runs)}
@@ -34,7 +33,7 @@ def sections_of(runs: Sequence[Run]) -> dict[str, Section]:
     return sections
 
 
-def _builders(run: Run, n_runs: int) -> list[Callable[[Run], Section | None]]:
+def _builders(run: Result, n_runs: int) -> list[Callable[[Result], Section | None]]:
     """What is told of one run; many runs share the room of a page."""
     if run.round < 0:
         return [facts.settings]
@@ -59,14 +58,11 @@ def _builders(run: Run, n_runs: int) -> list[Callable[[Run], Section | None]]:
 
 
 def _made(build: Callable[[Any], Section | None], of: Any) -> Section | None:
-    try:
+    with readable(", ".join(str(run.path) for run in (of if isinstance(of, Sequence) else [of]))):
         return build(of)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        paths = ", ".join(str(run.path) for run in (of if isinstance(of, Sequence) else [of]))
-        raise FedcladeError(f"{paths}: the files of this run are damaged ({error!r}); run it again") from error
 
 
-def page_data(runs: Sequence[Run], sections: Mapping[str, Section]) -> dict[str, Any]:
+def page_data(runs: Sequence[Result], sections: Mapping[str, Section]) -> dict[str, Any]:
     """What the page's script works with."""
     under_way = [run for run in runs if run.state != "ended"]
     state = "ended" if not under_way else "running" if any(r.state == "running" for r in under_way) else "stopped"
@@ -91,7 +87,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def html_page(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
+def html_page(runs: Sequence[Result], data: Mapping[str, Any]) -> str:
     """One file that needs no other: the script, Plotly's and the data are inside, the large ones packed."""
     from plotly.offline import get_plotlyjs
 

@@ -11,9 +11,9 @@ from fedclade.errors import FedcladeError
 from fedclade.files import write_atomically
 from fedclade.report.accuracy import HIGH, LOW, MODES, named, pooled, runs_by_label
 from fedclade.report.matrices import averaged, kept_matrices
-from fedclade.report.reading import Run
 from fedclade.report.sections import COLOURS, colour
 from fedclade.report.trees import used_threshold
+from fedclade.result import Result
 
 KINDS = ("png", "svg")
 
@@ -25,13 +25,13 @@ def need_matplotlib() -> None:
         raise FedcladeError("--pictures needs matplotlib: install it with `pip install 'fedclade[pictures]'`") from None
 
 
-def draw_all(runs: Sequence[Run], folder: Path) -> dict[str, list[Path]]:
+def draw_all(runs: Sequence[Result], folder: Path) -> dict[str, list[Path]]:
     """Draw what there is to draw; the files by the key of the section that they belong to."""
     drawn = {
         "accuracy": _drawn(accuracy, runs, folder / "accuracy"),
         "traffic": _drawn(traffic, runs, folder / "traffic"),
     }
-    single: dict[str, Callable[[Any, Run], Any]] = {"dendrogram": dendrogram, "matrix": matrix, "holdings": holdings}
+    single: dict[str, Callable[[Any, Result], Any]] = {"dendrogram": dendrogram, "matrix": matrix, "holdings": holdings}
     for place, run in enumerate(runs):
         for name, draw in single.items():
             path = folder / (name if len(runs) == 1 else f"{place}-{run.method}-{run.seed}-{name}")
@@ -57,7 +57,7 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path) -> list[Path]
     return paths
 
 
-def accuracy(axes: Any, runs: Sequence[Run]) -> None:
+def accuracy(axes: Any, runs: Sequence[Result]) -> None:
     together = runs_by_label(runs)
     for place, (label, mine) in enumerate(together.items()):
         for column in MODES:
@@ -74,7 +74,7 @@ def accuracy(axes: Any, runs: Sequence[Run]) -> None:
     _finished(axes)
 
 
-def traffic(axes: Any, runs: Sequence[Run]) -> None:
+def traffic(axes: Any, runs: Sequence[Result]) -> None:
     labels = list(runs_by_label(runs))
     for run in runs:
         means = 100 * run.measured("accuracy").mean()
@@ -84,7 +84,7 @@ def traffic(axes: Any, runs: Sequence[Run]) -> None:
     _finished(axes)
 
 
-def dendrogram(axes: Any, run: Run) -> bool:
+def dendrogram(axes: Any, run: Result) -> bool:
     from scipy.cluster.hierarchy import dendrogram as draw
 
     kept = run.kept("dendrogram")
@@ -100,7 +100,7 @@ def dendrogram(axes: Any, run: Run) -> bool:
     return True
 
 
-def matrix(axes: Any, run: Run) -> bool:
+def matrix(axes: Any, run: Result) -> bool:
     kept = kept_matrices(run)
     if not kept:
         return False
@@ -112,13 +112,13 @@ def matrix(axes: Any, run: Run) -> bool:
     return True
 
 
-def holdings(axes: Any, run: Run) -> bool:
+def holdings(axes: Any, run: Result) -> bool:
     if run.label_counts is None:
         return False
     counts = np.stack([run.label_counts[client] for client in run.clients])
     image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
     axes.figure.colorbar(image, label="training rows")
-    borders = np.cumsum([len(part) for part in run.members.values()])[:-1]
+    borders = np.cumsum([len(part) for part in run.clusters.values()])[:-1]
     for border in borders if len(borders) < 40 else ():
         axes.axhline(border - 0.5, color="grey", linewidth=0.8)
     axes.set(xlabel="label", ylabel="clients, by cluster", yticks=[])

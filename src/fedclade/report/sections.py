@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.result import Result
 
 Figure = dict[str, Any]  # as Plotly's JSON has it
 
@@ -75,6 +76,11 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def cluster_colours(run: Result) -> dict[int, str]:
+    """A colour for each cluster, whatever its number."""
+    return {cluster: colour(place) for place, cluster in enumerate(run.clusters)}
+
+
 def faint(colour: str, share: float = 0.18) -> str:
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share})"
@@ -88,9 +94,9 @@ def short(values: Any, digits: int = 4) -> list[Any]:
     return [round(value, digits) if np.isfinite(value) else None for value in array.tolist()]
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """`97.3 %`, or `-` where nothing was measured."""
-    return "-" if share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+    return "-" if share is None or share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def spread_out(items: Sequence[Any], most: int) -> list[Any]:

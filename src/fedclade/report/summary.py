@@ -5,11 +5,12 @@ from pathlib import Path
 
 from fedclade.report import facts
 from fedclade.report.page import ORDER
-from fedclade.report.reading import Run
 from fedclade.report.sections import Section
+from fedclade.result import Result
+from fedclade.tables import to_markdown
 
 
-def summary(runs: Sequence[Run], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
+def summary(runs: Sequence[Result], sections: Mapping[str, Section], pictures: Mapping[str, Path] | None = None) -> str:
     """Every section's words; `pictures` are files by the key of their section."""
     parts = [f"# {facts.headline(runs)}"]
     parts += [_written(key, section, pictures or {}) for key, section in sections.items() if "/" not in key]
@@ -28,7 +29,5 @@ def _written(key: str, section: Section, pictures: Mapping[str, Path], depth: in
     if key in pictures:
         parts.append(f"![{section.title}]({pictures[key].as_posix()})")
     if section.table:
-        head, *rows = [[word.replace("|", "\\|") for word in row] for row in section.table]
-        lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-        parts.append("\n".join(lines))
+        parts.append(to_markdown(section.table))
     return "\n\n".join(parts)

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from fedclade.display import counted
-from fedclade.report.reading import Run
-from fedclade.report.sections import ROUND_AXIS, Section, View, colour, make_figure, trace
+from fedclade.report.sections import ROUND_AXIS, Section, View, cluster_colours, colour, make_figure, trace
+from fedclade.result import Result
 
 
-def dendrogram(run: Run) -> Section | None:
+def dendrogram(run: Result) -> Section | None:
     """The merges of the last clustering; the page draws them, coloured by the cut."""
     kept = run.kept("dendrogram")
     if not kept:
@@ -49,12 +49,12 @@ def used_threshold(heights: np.ndarray, found: int) -> float:
     return float((low + high) / 2)
 
 
-def splits(run: Run) -> Section | None:
+def splits(run: Result) -> Section | None:
     """The clusters over the rounds, as a tree where they were split and as bands where clients moved."""
-    if not run.tree and len(run.partitions) < 3:
+    if not run.tree and len(run.assignments) < 3:
         return None
     clients = run.clients
-    steps = {number: [now.get(c, -1) for c in clients] for number, now in run.partitions.items()}
+    steps = {number: [now.get(c, -1) for c in clients] for number, now in run.assignments.items()}
     tree = {
         "kind": "rounds",
         "clients": clients,
@@ -68,9 +68,9 @@ def splits(run: Run) -> Section | None:
     return Section("splits", "Clusters over the rounds", _split_words(run), [View(figure)], tree=tree)
 
 
-def _split_words(run: Run) -> str:
-    changes = sorted(run.partitions)[1:]
-    end = f"At the end there are {counted(len(run.members), 'cluster')}. "
+def _split_words(run: Result) -> str:
+    changes = sorted(run.assignments)[1:]
+    end = f"At the end there are {counted(len(run.clusters), 'cluster')}. "
     move = "Move the round to see who was together then."
     if not run.tree:
         when = f"{counted(len(changes), 'time')}, last in round {changes[-1]}"
@@ -82,7 +82,7 @@ def _split_words(run: Run) -> str:
     return f"Clusters were split {counted(len(run.tree), 'time')}, {when}{by}. {end}{move}"
 
 
-def _split_figure(run: Run) -> Any:
+def _split_figure(run: Result) -> Any:
     """Time runs to the right; a cluster is a line that ends where it is split."""
     children = {branch["parent"]: branch for branch in run.tree}
     born = {child: branch["round"] for branch in run.tree for child in branch["children"]}
@@ -96,15 +96,15 @@ def _split_figure(run: Run) -> Any:
             heights[cluster] = float(np.mean([placed(child) for child in children[cluster]["children"]]))
         return heights[cluster]
 
-    roots = [k for k in sorted({*children, *run.members}) if k not in born]
+    roots = [k for k in sorted({*children, *run.clusters}) if k not in born]
     for root in roots:
         placed(root)
-    traces = []
+    traces, tints = [], cluster_colours(run)
     for cluster, height in heights.items():
         end = children[cluster]["round"] if cluster in children else run.round
-        tint = colour(run.place_of[cluster]) if cluster in run.place_of else "#8c8c8c"
-        size = len(run.members.get(cluster, ()))
-        about = counted(size, "client") if cluster in run.members else f"split in round {end}"
+        tint = tints.get(cluster, "#8c8c8c")
+        size = len(run.clusters.get(cluster, ()))
+        about = counted(size, "client") if cluster in run.clusters else f"split in round {end}"
         parts = [heights[child] for child in children[cluster]["children"]] if cluster in children else []
         ends = [y for part in parts for y in (height, part)]
         traces.append(
@@ -119,23 +119,24 @@ def _split_figure(run: Run) -> Any:
                 showlegend=False,
             )
         )
-    leaves = [k for k in run.members if k in heights]
+    leaves = [k for k in run.clusters if k in heights]
     ticks = {
         "tickvals": [heights[k] for k in leaves],
-        "ticktext": [f"cluster {k} ({len(run.members[k])})" for k in leaves],
+        "ticktext": [f"cluster {k} ({len(run.clusters[k])})" for k in leaves],
     }
     yaxis = {**ticks, "automargin": True, "autorange": "reversed", "showgrid": False, "zeroline": False}
     xaxis = {**ROUND_AXIS, "range": [-0.3, run.round + 0.3]}
     return make_figure(traces, max(260, min(160 + 26 * len(leaves), 900)), xaxis=xaxis, yaxis=yaxis)
 
 
-def _moves_figure(run: Run, steps: dict[int, list[int]]) -> Any:
+def _moves_figure(run: Result, steps: dict[int, list[int]]) -> Any:
     """Clients from top to bottom, rounds from left to right, clusters as colours."""
     rounds = list(range(run.round + 1))
     known = sorted(steps)
     at = [steps[max(number for number in known if number <= now)] for now in rounds]
     numbers = sorted({label for labels in steps.values() for label in labels if label >= 0})
-    place = {cluster: run.place_of.get(cluster, k) for k, cluster in enumerate(numbers)}
+    final = {cluster: place for place, cluster in enumerate(run.clusters)}
+    place = {cluster: final.get(cluster, k) for k, cluster in enumerate(numbers)}
     z = [[place[labels[row]] % 10 if labels[row] >= 0 else None for labels in at] for row in range(len(run.clients))]
     scale = [[edge, colour(k)] for k in range(10) for edge in (k / 10, (k + 1) / 10)]
     cells = trace("heatmap", 
@@ -149,5 +150,5 @@ def _moves_figure(run: Run, steps: dict[int, list[int]]) -> Any:
     return make_figure([cells], height, xaxis=ROUND_AXIS, yaxis=yaxis)
 
 
-def _groups(run: Run, clients: list[str]) -> list[int] | None:
+def _groups(run: Result, clients: list[str]) -> list[int] | None:
     return [run.groups[client] for client in clients] if run.groups else None

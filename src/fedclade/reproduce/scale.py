@@ -27,6 +27,15 @@ class Scale:
     settings: Layer = field(default_factory=dict)  # what every run is cut to
 
 
+def participation(share: float) -> dict[str, Any]:
+    """So large a share of the clients takes part in a round."""
+    return {"method": {"fraction": share}}
+
+
+def participation_in(settings: Layer) -> float:
+    return float(settings["method"].get("fraction", 1.0))
+
+
 def merged(*layers: Layer) -> dict[str, Any]:
     """One table of several: later layers win, tables inside are merged alike."""
     whole: dict[str, Any] = {}
@@ -40,12 +49,12 @@ def merged(*layers: Layer) -> dict[str, Any]:
 def combined(layers: Sequence[Layer]) -> dict[str, Any]:
     """The settings of one run, with what the layers say of its method put in."""
     name = merged(*layers)["method"]["name"]
-    own = []
+    resolved = []
     for layer in layers:
         special = layer.get("methods", {}).get(name, {})
         plain = {key: value for key, value in layer.items() if key != "methods"}
-        own.append(merged(plain, {"method": special}) if special else plain)
-    return merged(*own)
+        resolved.append(merged(plain, {"method": special}) if special else plain)
+    return merged(*resolved)
 
 
 def whole(settings: Layer) -> dict[str, Any]:

@@ -12,22 +12,20 @@ from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Series
-from fedclade.reproduce.hicfl import LAYERS, WATCH, weights_by_layer
-from fedclade.reproduce.item import (
+from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.kinds import (
     ARI,
+    CLUSTER_MODEL,
     CLUSTERS,
-    LOCAL,
-    SERVED,
+    LOCAL_MODEL,
     Counts,
     Curves,
     Grid,
-    Item,
     Maps,
     Measure,
-    Paper,
-    Picture,
-    numbers,
 )
+from fedclade.reproduce.layers import WATCH, distance_maps, weights_by_layer
+from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.page import Line
 from fedclade.reproduce.scale import Layer, Scale, merged
 
@@ -68,45 +66,13 @@ METHODS: dict[str, Layer] = {
     OUR_THRESHOLD: OURS,
 }
 
-# Columns: MNIST, CIFAR-10, FMNIST, each line under alpha 0.5, 0.8, 1.0 and B
-TABLE_2_ACCURACY = numbers(
-    list(ALL),
-    {
-        "FedAvg": "97.03 35.40 81.94  96.62 31.20 76.03  94.37 26.15 79.07  95.95 44.61 81.80",
-        "FMTL": "  96.77 53.94 83.12  97.22 63.43 85.56  97.64 82.27 97.03  97.65 78.85 93.73",
-        "IFCA": "  96.12 58.53 85.19  98.06 79.61 91.23  99.83 99.81 99.96  99.38 86.95 97.59",
-        PAPERS_THRESHOLD: "96.53 57.51 84.97  99.12 79.87 91.56  99.67 99.73 99.92  99.12 85.90 98.93",
-        OUR_THRESHOLD: "   96.53 57.51 84.97  99.12 79.87 91.56  99.67 99.73 99.92  99.12 85.90 98.93",
-    },
-)
-TABLE_2_ROUNDS = numbers(
-    list(ALL),
-    {
-        "FedAvg": "15 38 22  14 42 18  20 33 30  16 32 26",
-        "FMTL": "  10 31 16  12 25 16  15 38 36  24 37 33",
-        "IFCA": "   8  6 14   8  3 11   5  6  4   5 14  6",
-        PAPERS_THRESHOLD: "4 2 7  5 2 9  2 3 2  3 10 3",
-        OUR_THRESHOLD: "   4 2 7  5 2 9  2 3 2  3 10 3",
-    },
-)
-FOUND = "5 8 4  5 10 5  5 10 5  10 10 10"
-TABLE_3 = numbers(list(ALL), {PAPERS_THRESHOLD: FOUND, OUR_THRESHOLD: FOUND})
+BOTH_THRESHOLDS = {"AdaCFL": (PAPERS_THRESHOLD, OUR_THRESHOLD)}  # the rows that stand beside the paper's
 COMPLETE, PARTIAL = "complete weights", "partial weights"
-TABLE_4 = {
-    "accuracy": numbers(
-        list(TWO), {COMPLETE: "95.94 32.47 77.68  95.84 38.81 77.51", PARTIAL: "99.12 79.87 91.56  99.12 85.90 98.93"}
-    ),
-    "rounds": numbers(list(TWO), {COMPLETE: "12 37 19  14 23 19", PARTIAL: "5 3 9  3 10 3"}),
-}
-FIRST, SECOND = "first dense layer", "second dense layer"
-TABLE_5 = numbers(
-    list(TWO), {FIRST: "99.17 79.79 91.60  99.14 85.95 99.06", SECOND: "99.14 79.84 91.56  99.12 86.10 98.93"}
-)
 
-STATED = {  # Table 1; the dense layer of the last cannot have 8,000 weights with 32 channels: 512 * 10 are 5,120
-    "MnistCNN": (*LAYERS["MNIST-CNN"][:2], (500, 25000, 8000)),
-    "CifarCNN": (*LAYERS["CIFAR10-CNN"][:2], (450, 2400, 4000)),
-    "FmnistCNN": (*LAYERS["FashionMNIST-CNN"][:2], (400, 12800, 8000)),
+NETWORKS = {
+    "MnistCNN": ("mnist-cnn", (1, 28, 28)),
+    "CifarCNN": ("cifar-cnn", (3, 32, 32)),
+    "FmnistCNN": ("fmnist-cnn", (1, 28, 28)),
 }
 
 ROUNDS = Measure("rounds until within a point of the end", read.rounds_until_level, digits=1)
@@ -139,20 +105,14 @@ def two_dense_fmnist(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
 def clustering_seconds(scale: str, data_dir: str | None) -> list[Line]:
     """How long distances and merging take for 100 clients, on random weights: the time does not depend on values."""
     lines = []
-    for title, (_, _, sizes) in LAYERS.items():
-        for words, numbers_of in ((COMPLETE, sum(sizes)), (PARTIAL, min(sizes[2:]))):
-            weights = np.random.default_rng(0).normal(size=(100, numbers_of)).astype(np.float32)
+    for title, network in NETWORKS.items():
+        sizes = [int(line.ours["weights"][0] or 0) for line in weights_by_layer({title: network})]
+        for words, size in ((COMPLETE, sum(sizes)), (PARTIAL, sizes[-1])):
+            weights = np.random.default_rng(0).normal(size=(100, size)).astype(np.float32)
             began = time.perf_counter()
             agglomerate(distance_matrix(weights), threshold=1.4)
             lines.append(Line((title, words), {"seconds": [time.perf_counter() - began]}))
     return lines
-
-
-def distance_maps(layers: tuple[int, ...], run: Finished) -> list[Picture]:
-    """Distances of weights by layer after one training from a common start; layers are counted from 1."""
-    record = run.last("layers")
-    chosen = dict.fromkeys(min(n, len(record["layers"])) - 1 for n in layers)
-    return [(f"layer {k + 1} ({record['layers'][k]})", record["distance"][k], record["clients"]) for k in chosen]
 
 
 def all_and_newcomers(run: Finished) -> Series:
@@ -208,7 +168,7 @@ PAPER = Paper(
     },
     scales=SCALES,
     notes=(
-        "The paper does not say what it evaluates; the server's model stands beside its numbers. It does not give the "
+        "The paper does not say what it evaluates; the cluster model stands beside its numbers. It does not give the "
         "linkage (here average), the momentum (0) or the number of repeats (3).",
         "Its threshold of 1.4 is an absolute distance of weights, which other training moves: the automatic one is "
         "this package's.",
@@ -218,7 +178,7 @@ PAPER = Paper(
             name="table1",
             title="weights of the networks, layer by layer",
             headings=("network", "layer"),
-            count=lambda scale, data_dir: weights_by_layer(STATED),
+            count=lambda scale, data_dir: weights_by_layer(NETWORKS, stated("adacfl", "table1")),
             places={"weights": 0},
             notes=(
                 "The paper's 8,000 for FmnistCNN do not fit its 32 channels of 4 x 4; HiCFL, by the same authors, has "
@@ -230,7 +190,11 @@ PAPER = Paper(
             title="accuracy, and rounds to it",
             rows=METHODS,
             columns=ALL,
-            measures=(SERVED.beside(TABLE_2_ACCURACY), LOCAL, ROUNDS.beside(TABLE_2_ROUNDS)),
+            measures=(
+                CLUSTER_MODEL.beside(stated("adacfl", "table2.accuracy", BOTH_THRESHOLDS)),
+                LOCAL_MODEL,
+                ROUNDS.beside(stated("adacfl", "table2.rounds", BOTH_THRESHOLDS)),
+            ),
             notes=("How the paper counts rounds is not said.",),
         ),
         Grid(
@@ -238,7 +202,7 @@ PAPER = Paper(
             title="clusters found",
             rows={PAPERS_THRESHOLD: ADACFL, OUR_THRESHOLD: OURS},
             columns=ALL,
-            measures=(CLUSTERS.beside(TABLE_3), ARI),
+            measures=(CLUSTERS.beside(stated("adacfl", "table3", BOTH_THRESHOLDS)), ARI),
             notes=("The truth is 5, 10, 5 groups under alpha and 10 under B.",),
         ),
         Grid(
@@ -246,20 +210,25 @@ PAPER = Paper(
             title="all weights, or those of one small layer, to cluster by",
             rows={COMPLETE: merged(ADACFL, {"method": {"layers": "all"}}), PARTIAL: ADACFL},
             columns=TWO,
-            measures=(SERVED.beside(TABLE_4["accuracy"]), LOCAL, ROUNDS.beside(TABLE_4["rounds"]), CLUSTERS),
+            measures=(
+                CLUSTER_MODEL.beside(stated("adacfl", "table4.accuracy")),
+                LOCAL_MODEL,
+                ROUNDS.beside(stated("adacfl", "table4.rounds")),
+                CLUSTERS,
+            ),
         ),
         Grid(
             name="table5",
             title="which of two dense layers to cluster by",
             rows={
-                FIRST: merged(ADACFL, {"method": {"layers": "fc1"}}),
-                SECOND: merged(ADACFL, {"method": {"layers": "fc2"}}),
+                "first dense layer": merged(ADACFL, {"method": {"layers": "fc1"}}),
+                "second dense layer": merged(ADACFL, {"method": {"layers": "fc2"}}),
             },
             columns={
                 label: merged(layer, {"model": f"{__name__}:two_dense_{str(layer['model']).removesuffix('-cnn')}"})
                 for label, layer in TWO.items()
             },
-            measures=(SERVED.beside(TABLE_5), LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL.beside(stated("adacfl", "table5")), LOCAL_MODEL, CLUSTERS),
             notes=(
                 "The paper's layers of 80,000 and 8,000 weights do not fit one network; here 100 neurons lie between "
                 "the two, which have 80,000 (or 40,000, 51,200) and 1,000 weights.",
@@ -271,7 +240,7 @@ PAPER = Paper(
             rows={f"K = {k}": {"method": {"name": "ifca", "n_clusters": k}} for k in (1, 2, 4, 8, 10, 12, 16, 20)},
             columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], SPLITS["alpha 0.8"])},
             settings={"rounds": 20},
-            measures=(SERVED, LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL, CLUSTERS),
             says="lowest with one cluster, best with 12",
         ),
         Curves(

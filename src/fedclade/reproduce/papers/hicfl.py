@@ -1,32 +1,24 @@
 """HiCFL: Gong, Xing, Liu, Xi and Chen, IEEE TMC 2024."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fedclade.reproduce import finished as read
-from fedclade.reproduce.finished import Finished, Series
-from fedclade.reproduce.item import (
+from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.kinds import (
+    CLUSTER_MODEL,
     CLUSTERS,
-    LOCAL,
-    SERVED,
-    SETTLED,
+    LAST_CHANGE,
+    LOCAL_MODEL,
     Counts,
     Curves,
     Grid,
-    Item,
     Maps,
     Measure,
-    Paper,
-    Picture,
-    numbers,
 )
-from fedclade.reproduce.page import Line
+from fedclade.reproduce.layers import WATCH, changes, layer_maps, loss_and_stability, told_apart, weights_by_layer
+from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.scale import Layer, Scale, merged
-
-WATCH = "fedclade.reproduce.watching:LayerWatch"
 
 DATA: dict[str, Layer] = {
     "MNIST": {"data": "mnist", "model": "mnist-cnn"},
@@ -69,112 +61,13 @@ METHODS: dict[str, Layer] = {
     **HICFL,
 }
 
-# Columns: MNIST, FashionMNIST, CIFAR10, each under Non-IID-1, -2, -3
-TABLE_2 = numbers(
-    list(ALL),
-    {
-        "Centralized": "97.01 99.81 93.11  93.64 97.77 84.60  57.16 74.65 38.44",
-        "FedAvg": "     94.23 97.50 85.58  84.94 90.67 85.76  44.03 49.86 34.62",
-        "MTCFL": "      96.62 97.77 91.06  90.16 93.97 82.89  62.84 71.79 40.47",
-        "IFCA": "       96.22 97.74 92.23  91.97 94.81 84.44  58.13 75.42 39.33",
-        PAPERS_RULE: "  97.46 98.86 93.41  93.34 95.97 87.53  64.56 76.54 40.92",
-        OUR_RULE: "     97.46 98.86 93.41  93.34 95.97 87.53  64.56 76.54 40.92",
-    },
-)
-TABLE_3 = numbers(
-    list(ALL),
-    {
-        "MTCFL": "    36 24 28   22 33 24   37 36 22",
-        PAPERS_RULE: " ?  ? 12   13 11 15   14  ? 16",
-        OUR_RULE: "    ?  ? 12   13 11 15   14  ? 16",
-    },
-)
-TABLE_4 = {
-    ("Non-IID-1", "before"): 87.14, ("Non-IID-1", "after"): 100.0,
-    ("Non-IID-2, beta 0.5", "before"): 78.19, ("Non-IID-2, beta 0.5", "after"): 98.89,
-    ("Non-IID-2, beta 0.7", "before"): 76.00, ("Non-IID-2, beta 0.7", "after"): 98.00,
-    ("Non-IID-3", "before"): 56.67, ("Non-IID-3", "after"): 100.0,
-}  # fmt: skip
-WITH_STABILITY = "MTCFL with model stability"
-TABLE_5 = {
-    "accuracy": numbers(list(CIFAR), {"MTCFL": "62.84 71.79 40.47", WITH_STABILITY: "61.63 72.06 41.18"}),
-    "rounds": numbers(list(CIFAR), {"MTCFL": "37 36 22", WITH_STABILITY: "18 11 19"}),
+BOTH_RULES = {"HiCFL": (PAPERS_RULE, OUR_RULE)}  # the rows that stand beside the paper's
+
+NETWORKS = {
+    "MNIST-CNN": ("mnist-cnn", (1, 28, 28)),
+    "FashionMNIST-CNN": ("fmnist-cnn", (1, 28, 28)),
+    "CIFAR10-CNN": ("cifar-cnn", (3, 32, 32)),
 }
-TABLE_6 = numbers(
-    list(CIFAR),
-    {
-        "re-organised": "65.09 76.66 42.27",
-        "fine-grained": "65.24 78.09 44.08",
-        "personalised": "65.83 79.17 45.18",
-    },
-)
-
-LAYERS = {  # Table I: weights of conv1, conv2 and the dense layer
-    "MNIST-CNN": ("mnist-cnn", (1, 28, 28), (500, 25000, 8000)),
-    "FashionMNIST-CNN": ("fmnist-cnn", (1, 28, 28), (400, 12800, 5120)),
-    "CIFAR10-CNN": ("cifar-cnn", (3, 32, 32), (450, 2400, 4000)),
-}
-
-
-def weights_by_layer(networks: Mapping[str, tuple[str, tuple[int, ...], tuple[int, ...]]]) -> list[Line]:
-    """How many weights (no biases) each layer of some networks has, beside what a paper says."""
-    from fedclade.models import make
-
-    lines = []
-    for title, (model, shape, papers) in networks.items():
-        weights = {n.removesuffix(".weight"): p.numel() for n, p in make(model, shape, 10).named_parameters()}
-        weights = {name: count for name, count in weights.items() if not name.endswith("bias")}
-        for (layer, count), stated in zip(weights.items(), papers, strict=True):
-            lines.append(Line((title, layer), {"weights": [count]}, {"weights": stated}))
-    return lines
-
-
-def layer_maps(rounds: int, run: Finished) -> list[Picture]:
-    """Cosines of updates by layer, at the first round that was kept and at one as late as there is."""
-    kept = run.kept("layers")
-    shown = dict.fromkeys((min(kept), max(round for round in kept if round <= rounds)))
-    return [
-        (f"{layer}, round {round}", np.asarray(kept[round]["cosine"][place]), kept[round]["clients"])
-        for round in shown
-        for place, layer in enumerate(kept[round]["layers"])
-    ]
-
-
-def loss_and_stability(run: Finished) -> Series:
-    kept = sorted(run.kept("layers").items())
-    steady = [(round, record) for round, record in kept if "stability" in record]
-    series: Series = {"loss": ([float(round) for round, _ in kept], [record["loss"] for _, record in kept])}
-    for place, layer in enumerate(kept[0][1]["layers"]):
-        values = [float(np.nanmean(record["stability"][:, place])) for _, record in steady]
-        series[f"stability of {layer}"] = [float(round) for round, _ in steady], values
-    return series
-
-
-def changes(run: Finished) -> Series:
-    """The deciles of how much weights' updates change in the last round, in learning rates."""
-    record = run.last("layers")
-    deciles = [10.0 * place for place in range(11)]
-    return {layer: (deciles, list(map(float, record["change"][k]))) for k, layer in enumerate(record["layers"])}
-
-
-def told_apart(when: str, run: Finished) -> float | None:
-    """Share of the clients of the first two groups that a split by signs puts on the right side.
-
-    As the paper: the most stable layer, the client with the least stability in it as reference. `before` is the first
-    round that has a stability, `after` the last.
-    """
-    kept = {round: record for round, record in run.kept("layers").items() if "stability" in record}
-    if not kept:
-        return None
-    record = kept[min(kept) if when == "before" else max(kept)]
-    groups = [run.record["groups"][client] for client in record["clients"]]
-    two = np.flatnonzero(np.array(groups) < 2)
-    values = np.asarray(record["stability"])[two]
-    layer = int(np.nanargmin(np.nanmean(values, axis=0)))
-    reference = two[int(np.nanargmin(values[:, layer]))]
-    side = np.asarray(record["cosine"])[layer][reference][two] > 0
-    right = side == (np.array(groups)[two] == groups[reference])
-    return float(max(right.mean(), 1 - right.mean()))
 
 
 def beta(value: float) -> Layer:
@@ -239,24 +132,24 @@ PAPER = Paper(
     scales=SCALES,
     notes=(
         "The paper does not give the window, the local epochs or the momentum: here 3, 1 and 0.",
-        "Its accuracy is a mean over clusters of the server's models; with groups of equal size that is the mean over "
-        "clients, so the server's model stands beside it.",
+        "Its accuracy is a mean over clusters of the cluster models; with groups of equal size that is the mean over "
+        "clients, so the cluster model stands beside it.",
     ),
     items=(
         Counts(
             name="table1",
             title="weights of the networks, layer by layer",
             headings=("network", "layer"),
-            count=lambda scale, data_dir: weights_by_layer(LAYERS),
+            count=lambda scale, data_dir: weights_by_layer(NETWORKS, stated("hicfl", "table1")),
             places={"weights": 0},
             notes=("Biases are not counted.",),
         ),
         Grid(
             name="table2",
-            title="accuracy under three kinds of unlike data",
+            title="accuracy under three kinds of non-IID data",
             rows={"Centralized": {"method": {"name": "centralized"}}, **METHODS},
             columns=ALL,
-            measures=(SERVED.beside(TABLE_2), LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL.beside(stated("hicfl", "table2", BOTH_RULES)), LOCAL_MODEL, CLUSTERS),
         ),
         Grid(
             name="table3",
@@ -264,7 +157,7 @@ PAPER = Paper(
             but="three of the paper's numbers are lost",
             rows={"MTCFL": METHODS["MTCFL"], **HICFL},
             columns=ALL,
-            measures=(SETTLED.beside(TABLE_3), CLUSTERS),
+            measures=(LAST_CHANGE.beside(stated("hicfl", "table3", BOTH_RULES)), CLUSTERS),
             notes=(
                 "Three of the paper's numbers are lost in the text at hand; one of those beside 36 is 7.",
                 "0 rounds with 1 cluster means that nothing was ever split.",
@@ -287,7 +180,7 @@ PAPER = Paper(
                     f"{when}, %",
                     partial(told_apart, when),
                     factor=100,
-                    paper={(row, "FashionMNIST"): value for (row, time), value in TABLE_4.items() if time == when},
+                    paper=stated("hicfl", f"table4.{when}"),
                 )
                 for when in ("before", "after")
             ),
@@ -301,16 +194,27 @@ PAPER = Paper(
         Grid(
             name="table5",
             title="MTCFL with model stability as the sign to split",
-            rows={"MTCFL": METHODS["MTCFL"], WITH_STABILITY: {"method": {"name": "cfl", "trigger": "stability"}}},
+            rows={
+                "MTCFL": METHODS["MTCFL"],
+                "MTCFL with model stability": {"method": {"name": "cfl", "trigger": "stability"}},
+            },
             columns=CIFAR,
-            measures=(SERVED.beside(TABLE_5["accuracy"]), LOCAL, SETTLED.beside(TABLE_5["rounds"]), CLUSTERS),
+            measures=(
+                CLUSTER_MODEL.beside(stated("hicfl", "table5.accuracy")),
+                LOCAL_MODEL,
+                LAST_CHANGE.beside(stated("hicfl", "table5.rounds")),
+                CLUSTERS,
+            ),
         ),
         Grid(
             name="table6",
             title="clusters merged, refined or broken up after clustering",
-            rows={variant: {"method": {"name": "hicfl", "variant": variant}} for variant, _ in TABLE_6},
+            rows={
+                variant: {"method": {"name": "hicfl", "variant": variant}}
+                for variant in ("re-organised", "fine-grained", "personalised")
+            },
             columns=CIFAR,
-            measures=(SERVED.beside(TABLE_6), LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL.beside(stated("hicfl", "table6")), LOCAL_MODEL, CLUSTERS),
             notes=("With this package's rule for splits: by the paper's, clusters are seldom finished.",),
         ),
         *(
@@ -370,14 +274,14 @@ PAPER = Paper(
         ),
         Grid(
             name="fig8",
-            title="rounds until the clusters are final, by how unlike the data are",
+            title="rounds until the clusters are final, by how non-IID the data are",
             rows={
                 f"beta {value}, {words}": merged(beta(value), layer)
                 for value in (0.3, 0.5, 0.7, 0.9)
                 for words, layer in HICFL.items()
             },
             columns={data: setting("Non-IID-2", data) for data in DATA},
-            measures=(SETTLED, CLUSTERS, SERVED),
+            measures=(LAST_CHANGE, CLUSTERS, CLUSTER_MODEL),
             headings=("method", "data"),
             says="clustering ends within 10 rounds for every beta, with at most 4 rounds between them",
         ),
@@ -390,7 +294,7 @@ PAPER = Paper(
             },
             columns={named(split, data): setting(split, data) for split in NON_IID for data in DATA},
             measures=(
-                SETTLED,
+                LAST_CHANGE,
                 CLUSTERS,
                 Measure("weights kept, %", read.share_of_weights_kept, digits=1, factor=100),
             ),

@@ -1,7 +1,9 @@
 """FedSCCS: Talasso et al., ICC 2024. Its accuracies are in pictures only; its text has the shares of uplink."""
 
 from fedclade.reproduce import finished as read
-from fedclade.reproduce.item import CLUSTERS, LOCAL, SERVED, Curves, Grid, Item, Measure, Numbers, Paper, Trees
+from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.kinds import CLUSTER_MODEL, CLUSTERS, LOCAL_MODEL, Curves, Grid, Measure, Trees
+from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.scale import Layer, Scale
 
 CLUSTER_COUNTS = (2, 5, 10, 15, 20)
@@ -21,8 +23,6 @@ def by_selection(clusters: int) -> dict[str, Layer]:
         f"K = {clusters}, {words}": grouped("fedsccs", clusters, selection) for words, selection in SELECTIONS.items()
     }
 
-
-UPLINK: Numbers = {("K = 10, one at random", ""): 47.5, ("K = 10, power of choice", ""): 62.5}
 
 SCALES = {
     "smoke": Scale(
@@ -61,7 +61,7 @@ PAPER = Paper(
     scales=SCALES,
     notes=(
         "The paper gives neither rate nor batch size (here 0.05 and 32), and its 100 rounds follow from its shares of "
-        "uplink. It seems to evaluate the server's models. People are tested on trials that they did not train on.",
+        "uplink. It seems to evaluate the cluster models. People are tested on trials that they did not train on.",
     ),
     items=(
         Item(name="fig1", title="an overview", why_not="a diagram"),
@@ -100,7 +100,7 @@ PAPER = Paper(
             title="ways to group clients, K = 10",
             rows={**FEDAVG, **{words: grouped(name) for words, name in GROUPINGS.items()}},
             headings=("method",),
-            measures=(SERVED, LOCAL, CLUSTERS),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL, CLUSTERS),
             says="FedSCCS is best, then KCenter and WC, then RC and FedAvg",
         ),
         Grid(
@@ -115,7 +115,7 @@ PAPER = Paper(
                 },
             },
             headings=("method",),
-            measures=(SERVED, LOCAL),
+            measures=(CLUSTER_MODEL, LOCAL_MODEL),
             says="FedSCCS is best with both; one member at random comes close to half of them",
         ),
         Curves(
@@ -135,10 +135,10 @@ PAPER = Paper(
             rows={label: layer for k in CLUSTER_COUNTS for label, layer in by_selection(k).items()},
             headings=("method",),
             measures=(
-                Measure("models sent, %", read.uploads, digits=1, factor=100, paper=UPLINK),
+                Measure("models sent, %", read.uploads, digits=1, factor=100, paper=stated("fedsccs", "fig8")),
                 Measure("all bytes sent, %", read.uplink, digits=1, factor=100),
-                SERVED,
-                LOCAL,
+                CLUSTER_MODEL,
+                LOCAL_MODEL,
             ),
             notes=(
                 "The paper counts models. Power of choice sends half of each cluster, so its share follows from the "

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from fedclade.reproduce import finished as read
-from fedclade.reproduce.adacfl import distance_maps
-from fedclade.reproduce.hicfl import WATCH
-from fedclade.reproduce.item import CLUSTERS, LOCAL, SERVED, Curves, Grid, Item, Maps, Measure, Numbers, Paper, numbers
-from fedclade.reproduce.scale import Layer, Scale, merged
+from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.kinds import CLUSTER_MODEL, CLUSTERS, LOCAL_MODEL, Curves, Grid, Maps, Measure
+from fedclade.reproduce.layers import WATCH, distance_maps
+from fedclade.reproduce.numbers import Numbers, stated
+from fedclade.reproduce.scale import Layer, Scale, merged, participation
+from fedclade.result import MODELS
 
 
 def column(data: str, model: str, clusters: int) -> Layer:
@@ -44,44 +46,10 @@ METHODS: dict[str, Layer] = {
 }
 
 
-def table(**rows: str) -> Numbers:
+def papers(table: str) -> Numbers:
     """The paper's numbers; both of our ways to cut FedClust's tree stand beside its one."""
-    named = {name.replace("_", " "): text for name, text in rows.items() if name != "FedClust"}
-    return numbers(list(DATA), {**named, PAPERS_K: rows["FedClust"], AUTOMATIC: rows["FedClust"]})
+    return stated("fedclust", table, {"FedClust": (PAPERS_K, AUTOMATIC)})
 
-
-TABLE_1 = table(
-    Local="79.68 33.18 95.68 80.29", FedAvg="50.27 53.67 77.10 81.36", FedProx="51.60 54.28 74.53 79.64",
-    FedNova="47.38 53.90 71.33 75.56", LG="85.49 54.15 95.49 91.59", PerFedAvg="85.80 61.29 95.78 92.87",
-    CFL="51.86 41.28 78.44 73.59", IFCA="87.19 70.35 96.83 94.76", PACFL="88.40 71.06 97.46 95.48",
-    FedClust="95.82 73.38 97.92 95.86",
-)  # fmt: skip
-TABLE_2 = table(
-    Local="66.51 23.76 92.51 68.84", FedAvg="57.79 54.79 79.90 82.58", FedProx="56.92 53.65 81.53 82.91",
-    FedNova="54.15 54.11 78.02 80.26", LG="75.42 36.78 94.54 88.07", PerFedAvg="78.67 57.02 92.35 92.10",
-    CFL="52.03 35.73 78.38 74.02", IFCA="80.21 66.21 95.29 92.87", PACFL="82.35 65.91 95.43 93.05",
-    FedClust="83.21 68.33 95.70 93.17",
-)  # fmt: skip
-TABLE_3 = table(
-    Local="41.80 17.56 70.40 59.06", FedAvg="38.25 45.26 81.93 61.26", FedProx="42.69 46.17 83.32 62.31",
-    FedNova="39.52 46.55 83.68 60.53", LG="48.63 24.27 74.39 73.12", PerFedAvg="52.83 34.20 81.18 75.07",
-    CFL="41.50 31.62 74.01 61.96", IFCA="50.51 46.28 84.57 74.57", PACFL="51.02 47.58 85.30 76.35",
-    FedClust="60.25 49.65 95.51 78.23",
-)  # fmt: skip
-TABLE_4 = table(
-    FedAvg="- 135 200 150", FedProx="- 120 200 200", FedNova="- 125 - 150", LG="27 - 14 17", PerFedAvg="54 110 15 37",
-    CFL="- - 47 -", IFCA="28 43 13 19", PACFL="25 40 13 15", FedClust="13 32 7 9",
-)  # fmt: skip
-TABLE_5 = table(
-    FedAvg="- 4237.37 79.36 71.43", FedProx="- 4237.37 71.43 71.43", FedNova="- 3601.98 - 79.36",
-    LG="2.11 - 1.26 1.76", PerFedAvg="23.81 6356.06 7.54 18.65", IFCA="16.66 3495.19 11.30 10.71",
-    PACFL="10.31 1991.60 7.53 8.73", FedClust="8.66 1889.17 4.60 7.11",
-)  # fmt: skip
-TABLE_6 = table(
-    Local="83.39 27.91 94.45 90.62", FedAvg="31.72 32.26 78.70 71.18", FedProx="27.74 32.74 74.19 73.44",
-    FedNova="31.12 33.53 73.76 72.43", LG="81.58 11.08 95.66 89.59", PerFedAvg="74.65 31.40 92.33 64.16",
-    IFCA="85.64 - 96.63 94.20", PACFL="85.80 - 97.04 94.75", FedClust="86.78 - 97.63 95.19",
-)  # fmt: skip
 
 TARGETS_4 = dict(zip(DATA, (0.80, 0.50, 0.75, 0.75), strict=True))
 TARGETS_5 = dict(zip(DATA, (0.70, 0.50, 0.80, 0.80), strict=True))
@@ -98,7 +66,7 @@ def to_target(targets: dict[str, float], make: Callable[[float], read.Reader]) -
 
 
 def both_accuracies(run: read.Finished) -> read.Series:
-    return read.by_round("accuracy_local", "own")(run) | read.by_round("accuracy", "server's")(run)
+    return {name: line for column, name in MODELS.items() for line in read.by_round(column)(run).values()}
 
 
 SMOKE_TARGET = 0.5  # on data that the paper does not have
@@ -120,7 +88,7 @@ SCALES = {
             "rows": 20,
             "rounds": 2,
             "training": {"local_epochs": 1, "batch_size": 20},
-            "method": {"fraction": 0.5},
+            **participation(0.5),
         },
     ),
     "small": Scale(
@@ -150,13 +118,12 @@ PAPER = Paper(
         "test_view": "label-support",
         "rounds": 200,
         "evaluate_local_every": 1,
-        "method": {"fraction": 0.1},
+        **participation(0.1),
         "training": {"local_epochs": 10, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5},
     },
     scales=SCALES,
     notes=(
-        "The paper seems to report each client's own last trained model (its code base does), so that stands beside "
-        "its numbers.",
+        "The paper seems to report locally trained models (its code base does), so those stand beside its numbers.",
         "It gives neither the linkage (here weighted) nor the threshold: the tree is cut into the number of clusters "
         "that it found best, and automatically. Of its grid of learning rates for single models, 0.01 is taken.",
         "The automatic rule looks for groups of two clients on average. With fewer clients than the paper's 100 the "
@@ -170,13 +137,13 @@ PAPER = Paper(
                 rows=METHODS,
                 columns=DATA,
                 settings=split,
-                measures=(SERVED, LOCAL.beside(paper), CLUSTERS),
+                measures=(CLUSTER_MODEL, LOCAL_MODEL.beside(papers(name)), CLUSTERS),
                 notes=(OUTLIERS,),
             )
-            for name, words, split, paper in (
-                ("table1", "label skew 20 %", SKEW_20, TABLE_1),
-                ("table2", "label skew 30 %", SKEW_30, TABLE_2),
-                ("table3", "Dirichlet 0.1", DIRICHLET, TABLE_3),
+            for name, words, split in (
+                ("table1", "label skew 20 %", SKEW_20),
+                ("table2", "label skew 30 %", SKEW_30),
+                ("table3", "Dirichlet 0.1", DIRICHLET),
             )
         ),
         Grid(
@@ -186,8 +153,13 @@ PAPER = Paper(
             columns=DATA,
             settings=SKEW_20,
             measures=(
-                Measure("rounds, own models", to_target(TARGETS_4, read.rounds_to), digits=0, paper=TABLE_4),
-                Measure("rounds, server's models", to_target(TARGETS_4, lambda to: read.rounds_to(to, "accuracy")), 0),
+                Measure(
+                    "rounds, locally trained models",
+                    to_target(TARGETS_4, read.rounds_to),
+                    digits=0,
+                    paper=papers("table4"),
+                ),
+                Measure("rounds, cluster models", to_target(TARGETS_4, lambda to: read.rounds_to(to, "accuracy")), 0),
             ),
             notes=("The targets are 80, 50, 75 and 75 %; 50 % on other data.",),
         ),
@@ -199,7 +171,7 @@ PAPER = Paper(
             columns=DATA,
             settings=SKEW_30,
             measures=(
-                Measure("Mb, models only", to_target(TARGETS_5, read.megabits_to), paper=TABLE_5),
+                Measure("Mb, models only", to_target(TARGETS_5, read.megabits_to), paper=papers("table5")),
                 Measure("Mb, all that was sent", to_target(TARGETS_5, read.counted_megabits_to)),
             ),
             notes=(
@@ -220,8 +192,8 @@ PAPER = Paper(
                 "small": {"rounds": 20, "events": [{"round": 21, "join": 10}]},
             },
             measures=(
-                Measure("cluster's model, %", read.newcomers_served, factor=100),
-                Measure("after 5 epochs of its own, %", read.newcomers_personalised, factor=100, paper=TABLE_6),
+                Measure("cluster model, %", read.newcomers_served, factor=100),
+                Measure("after 5 local epochs, %", read.newcomers_personalised, factor=100, paper=papers("table6")),
             ),
             notes=(
                 "The paper's numbers of IFCA, PACFL and FedClust on CIFAR-100 repeat another column and are left out.",
@@ -231,7 +203,7 @@ PAPER = Paper(
         Maps(
             name="fig1",
             title="distances of weights by layer of VGG16",
-            rows={"FedAvg": {"method": {"name": WATCH, "past": False, "fraction": 1.0}}},
+            rows={"FedAvg": merged({"method": {"name": WATCH, "past": False}}, participation(1.0))},
             columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16", "split": "label-groups:2"}},
             settings={"clients": 10, "rounds": 1, "evaluate_local_every": 0},
             scales={
@@ -262,7 +234,7 @@ PAPER = Paper(
             columns=DATA,
             settings=SKEW_20,
             scales={"smoke": {"clients": 40, "rows": 10}},
-            measures=(Measure("threshold from", read.threshold), CLUSTERS, LOCAL, SERVED),
+            measures=(Measure("threshold from", read.threshold), CLUSTERS, LOCAL_MODEL, CLUSTER_MODEL),
             says="best with 2 clusters, on FMNIST with 4; more clusters specialise, fewer generalise",
             notes=(
                 "The paper sweeps the threshold, whose values are in its picture only; here the number is swept, from "
