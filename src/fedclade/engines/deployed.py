@@ -13,8 +13,8 @@ import numpy as np
 from fedclade.clients.memory import Memory
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import SERVER, Answer, Failure, Predict, Predicted, Task
-from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import column_order, natural
+from fedclade.data.federation import Client, Federation, natural_order
+from fedclade.data.own import column_order
 from fedclade.deploy.brief import Brief
 from fedclade.engines.flower import Parcels, kind_of, read_answer
 from fedclade.engines.records import to_records
@@ -200,7 +200,7 @@ class DeployedEngine:
         self.registry.look()
         fresh = [report for name, report in self.registry.known.items() if name not in {*self.clients, *self._unfit}]
         names = []
-        for report in sorted(fresh, key=lambda report: natural(report.client)):
+        for report in sorted(fresh, key=lambda report: natural_order(report.client)):
             strange = bool(set(report.classes) - set(self.brief.classes))
             if report.columns and self.brief.columns:
                 strange |= set(report.columns) != set(self.brief.columns)
@@ -281,7 +281,7 @@ class DeployedEngine:
         for client, reply in self.transport.exchange(messages):
             if isinstance(reply, Failure) or reply.has_error():
                 missed.append(client)
-        return sorted(missed, key=natural)
+        return sorted(missed, key=natural_order)
 
     def close(self) -> None:
         pass
@@ -297,7 +297,7 @@ def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Repo
         raise FedcladeError(f"no node has come in {wait:g} s: start SuperNodes, or give `wait` more seconds")
     if len(registry.known) < wanted:
         print(f"beginning with {len(registry.known)} of {wanted} clients: {listed(registry.known)}", flush=True)
-    return sorted(registry.known.values(), key=lambda report: natural(report.client))
+    return sorted(registry.known.values(), key=lambda report: natural_order(report.client))
 
 
 __all__ = ["DeployedEngine", "NodeRegistry", "Report", "agreed", "whoever_comes"]
