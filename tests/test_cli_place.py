@@ -16,7 +16,7 @@ import fedclade
 from fedclade.cli import app
 from fedclade.errors import FedcladeError
 from fedclade.methods.fedavg import FedAvg
-from planting import planted
+from synthetic import planted
 
 TRAINING = {"local_epochs": 3, "learning_rate": 0.1}
 ONCE = {"warmup": 1, "n_clusters": 2}

@@ -95,7 +95,7 @@ def on_nodes(folder: Path, name: str, participation: float) -> str:
 
 
 def rows_of_nodes(place: Path) -> None:
-    from planting import planted
+    from synthetic import planted
 
     federation = planted(n_clients=4)
     (place / "all").mkdir(parents=True)

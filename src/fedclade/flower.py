@@ -29,7 +29,7 @@ import numpy as np
 from fedclade.aggregation import Aggregation
 from fedclade.assembly import check_number_of_clusters, go
 from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
-from fedclade.data.sources.own import natural
+from fedclade.data.federation import natural_order
 from fedclade.deploy import needs_flower
 from fedclade.engines.exchange import Exchange, Online, failure_of
 from fedclade.errors import FedcladeError, listed
@@ -290,7 +290,7 @@ class PlainEngine:
         if len(self.nodes) < count:
             raise FedcladeError(f"{len(self.nodes)} of {count} nodes have come in {wait:g} s: start more SuperNodes")
         if not self.clients:
-            self.clients = tuple(sorted(self.nodes, key=natural))
+            self.clients = tuple(sorted(self.nodes, key=natural_order))
 
     def _look(self) -> dict[str, int]:
         """Who is online. A node goes by the name its key was registered under, else by its number."""
@@ -298,7 +298,7 @@ class PlainEngine:
         return self.nodes
 
     def arrivals(self) -> tuple[str, ...]:
-        fresh = tuple(sorted((name for name in self._look() if name not in self.clients), key=natural))
+        fresh = tuple(sorted((name for name in self._look() if name not in self.clients), key=natural_order))
         self.clients = (*self.clients, *fresh)
         return fresh
 

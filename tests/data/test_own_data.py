@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedclade.data.federation import Federation
-from fedclade.data.sources import from_arrays, from_datasets, from_folder
+from fedclade.data.own import from_arrays, from_datasets, from_folder
 from fedclade.errors import FedcladeError
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from fedclade.data import sources
-from fedclade.data.sources import catalogue, places, sensors
+from fedclade.data.sources import catalogue, locate, sensors
 from fedclade.data.sources.images import CIFAR100_NAMES, IDX_FILES
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
@@ -181,7 +181,7 @@ def write_reviews(folder: Path) -> Path:
 def test_every_source_says_what_it_is() -> None:
     assert set(sources.sources()) == {
         *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"),
-        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews", "made"),
+        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews", "synthetic"),
     }
     for name, source in sources.sources().items():
         assert source.name == name
@@ -195,7 +195,7 @@ def test_every_source_says_what_it_is() -> None:
 
 
 def test_invented_people_are_the_same_every_time() -> None:
-    windows, again, rows = sources.load("made"), sources.load("made"), sources.load("made:rows")
+    windows, again, rows = sources.load("synthetic"), sources.load("synthetic"), sources.load("synthetic:rows")
     assert (windows.x == again.x).all()
     assert windows.x.shape[1:] == (6, 40)
     assert rows.x.shape[1:] == (6,)
@@ -350,7 +350,7 @@ def test_drug_reviews(tmp_path: Path, form: str) -> None:
 def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, environment, cache = tmp_path / "named", tmp_path / "environment", tmp_path / "cache" / "fedclade"
     monkeypatch.setenv("FEDCLADE_DATA", str(environment))
-    assert places.places(named) == [named, environment, cache]
+    assert locate.data_folders(named) == [named, environment, cache]
     write_mnist(cache / "mnist")
     assert sources.find("mnist", named) == cache / "mnist"
     write_mnist(environment)

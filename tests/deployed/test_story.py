@@ -22,7 +22,7 @@ from fedclade.models.assigned import Networks
 from fedclade.newcomers import place
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from synthetic import planted
 
 pytestmark = pytest.mark.deployed
 

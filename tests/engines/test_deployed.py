@@ -28,7 +28,7 @@ from fedclade.engines.transport import GridTransport
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from synthetic import planted
 
 CONFIG = {"clients": 4, "wait": 0.5, "rounds": 2, "training.local-epochs": 1, "keys": True}
 

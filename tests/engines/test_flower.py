@@ -13,7 +13,7 @@ from fedclade.models import make
 from fedclade.models.weights import Layout
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 

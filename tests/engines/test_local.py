@@ -14,7 +14,7 @@ from fedclade.clients.tasks import LOCAL, Describe, Evaluate, Failure, Predict, 
 from fedclade.data.federation import Federation
 from fedclade.engines.local import LocalEngine
 from fedclade.models import make
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 

@@ -15,7 +15,7 @@ from fedclade.errors import FedcladeError
 from fedclade.methods.adacfl import AdaCFL, automatic_epsilon, automatic_threshold, merge_within
 from fedclade.models import make
 from fedclade.models.weights import Layout
-from planting import planted
+from synthetic import planted
 
 
 def spread(n_classes: float, entropy: float) -> dict[str, np.ndarray]:

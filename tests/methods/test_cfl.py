@@ -8,8 +8,8 @@ import pytest
 
 import fedclade
 from fedclade.methods.cfl import CFL
-from planting import planted
 from playing import Play, parts_of
+from synthetic import planted
 
 BLOCKS = [[1, 0.9, 0.1, -0.2], [0.9, 1, 0, -0.1], [0.1, 0, 1, 0.8], [-0.2, -0.1, 0.8, 1]]
 CHAIN = [[1, 0.6, 0.1, -0.3], [0.6, 1, 0.5, 0], [0.1, 0.5, 1, 0.4], [-0.3, 0, 0.4, 1]]

@@ -15,7 +15,7 @@ from fedclade.errors import FedcladeError
 from fedclade.methods.base import RoundContext
 from fedclade.methods.clusterfl import ClusterFL, Relations, remembered
 from fedclade.models.weights import Layout
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 ALPHA, BETA, RHO = 1e-3, 0.3, 0.9

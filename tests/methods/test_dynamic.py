@@ -16,7 +16,7 @@ from fedclade.methods.base import Clusters
 from fedclade.methods.dynamic import Dynamic
 from fedclade.models.generative import new_gan
 from fedclade.models.weights import Layout
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 ANY = Layout(("layer.weight",), ((1, 3),), 3)

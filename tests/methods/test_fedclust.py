@@ -13,7 +13,7 @@ import fedclade
 from fedclade.clustering.hierarchy import Tree, sweep
 from fedclade.errors import FedcladeError
 from fedclade.methods.fedclust import FedClust
-from planting import planted
+from synthetic import planted
 
 # At 0, 3, 5 and 11 on a line: single 2, 3, 6; complete 2, 5, 11; average 2, 4, 25/3; weighted 2, 4, 9.
 LINE = {"a": 0.0, "b": 3.0, "c": 5.0, "d": 11.0}

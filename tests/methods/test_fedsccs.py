@@ -13,7 +13,7 @@ from fedclade.clustering.selection import worst_half_count
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, SelectingClusters, WeightsCosine
-from planting import planted
+from synthetic import planted
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (10, 0), "d": (10, 1), "e": (0, 9)}
 ROWS = {"rows": np.ones((3, 2), np.float32)}

@@ -20,7 +20,7 @@ from fedclade.errors import FedcladeError
 from fedclade.methods import RoundContext
 from fedclade.methods.fedstack import FedStack, scores
 from fedclade.models.assigned import Networks
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 HEAD = 64 * 4 + 4  # numbers in the last layer of each of the paper's networks, for four classes

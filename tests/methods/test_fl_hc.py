@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 from fedclade.methods.fl_hc import FLHC
-from planting import planted
+from synthetic import planted
 
 
 def scripted(places: dict[str, tuple[float, float]], **options: object) -> Scripted:

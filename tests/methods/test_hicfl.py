@@ -14,8 +14,8 @@ from fedclade.methods.base import Clusters
 from fedclade.methods.hicfl import HiCFL, agreement, halves, reorganised
 from fedclade.methods.splitting import Watch
 from fedclade.models.weights import Layout
-from planting import planted
 from playing import Play, parts_of, pulling
+from synthetic import planted
 
 PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}

@@ -10,7 +10,7 @@ from scripted import Scripted, Session, local, parts, two, whole_and_resumed
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
 from fedclade.methods.pacfl import PACFL
-from planting import planted
+from synthetic import planted
 
 E = np.eye(6, dtype=np.float32)
 

@@ -17,7 +17,7 @@ from fedclade.methods.ifca import IFCA
 from fedclade.methods.shared_layers import LGFedAvg
 from fedclade.models import make
 from fedclade.models.weights import Layout
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 FINDERS = {

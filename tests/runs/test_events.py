@@ -10,7 +10,7 @@ import fedclade
 from fedclade.clients.tasks import Training
 from fedclade.errors import FedcladeError
 from fedclade.events import Calendar, Event
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 NAMES = tuple("abcdef")

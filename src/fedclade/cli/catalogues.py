@@ -48,8 +48,8 @@ def models() -> None:
 
 def splits() -> None:
     """List the ways to deal a data set out to clients."""
-    from fedclade.data.splits import TEST_VIEWS
-    from fedclade.data.splits import splits as known
+    from fedclade.data.partition import TEST_VIEWS
+    from fedclade.data.partition import splits as known
 
     table = make_table("split", "example", "what each client gets", "paper")
     for split in known().values():

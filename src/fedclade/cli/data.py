@@ -100,18 +100,18 @@ def show(
     ] = None,
 ) -> None:
     """Show how many rows of which label each client holds, as a table and as a picture."""
-    from fedclade.cli import holdings
+    from fedclade.cli import label_counts
     from fedclade.data import federation_of
 
     if picture is not None:
-        holdings.check_picture(picture)
+        label_counts.check_picture(picture)
     federation = federation_of(data or "digits", split, clients, seed or 0, test_view, data_dir)
     console = make_console()
-    console.print(holdings.headline(federation), end="\n\n")
-    console.print(holdings.table(federation, console.width))
+    console.print(label_counts.headline(federation), end="\n\n")
+    console.print(label_counts.table(federation, console.width))
     console.print()
-    console.print(holdings.heat_map(federation, console), end="")
-    console.print(holdings.legend(federation))
+    console.print(label_counts.heat_map(federation, console), end="")
+    console.print(label_counts.legend(federation))
     if picture is not None:
-        holdings.draw(federation, picture)
+        label_counts.draw(federation, picture)
         console.print(f"drawn in {picture}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Data: official files to arrays (`sources`), one data set to many clients (`splits`), the clients (`federation`)."""
+"""Data: official files to arrays (`sources`), one data set to many clients (`partition`), a person's own (`own`)."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ def federation_of(
     Dataset, a Federation, or a dict of clients with arrays or torch Datasets. `classes` fixes the labels of own data,
     `columns` the features of own tables and their order.
     """
+    from fedclade.data.own import folder_of, from_folder
+    from fedclade.data.partition import partition
     from fedclade.data.sources import load, sources
-    from fedclade.data.sources.own import folder_of, from_folder
-    from fedclade.data.splits import split as deal
 
     if isinstance(data, str):
         name, _, rest = data.partition(":")
@@ -54,7 +54,7 @@ def federation_of(
         split = "natural" if data.owner is not None else "iid"
     if clients is None and split != "natural":
         clients = DEFAULT_CLIENTS
-    return deal(data, split, clients, seed, test_view).checked()
+    return partition(data, split, clients, seed, test_view).checked()
 
 
 def _made(path: str) -> Any:
@@ -69,7 +69,7 @@ def _made(path: str) -> Any:
 
 
 def _from_clients(clients: Mapping[str, Any], classes: Sequence[str] | None) -> Federation:
-    from fedclade.data.sources.own import from_arrays, from_datasets
+    from fedclade.data.own import from_arrays, from_datasets
 
     is_array = [isinstance(value, Mapping) or _holds_arrays(value) for value in clients.values()]
     return (from_arrays if all(is_array) else from_datasets)(dict(clients), classes)

@@ -5,6 +5,7 @@ Both hold their rows once, in one array; clients are index arrays into it. Rows 
 """
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -153,3 +154,9 @@ def memory_folder(n_bytes: int) -> str | None:
     if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > n_bytes + (64 << 20):
         return str(memory)
     return None
+
+
+def natural_order(name: str) -> tuple[list[str | int], str]:
+    """A sorting key under which client-2 comes before client-10."""
+    words = re.split(r"([0-9]+)", name)
+    return [int(word) if i % 2 else word for i, word in enumerate(words)], name

@@ -320,7 +320,7 @@ def dealt_nodes(
 ) -> list[dict[str, Any]]:
     """The node-config of nodes that share a data set, or of which each has a client of one folder."""
     if data.startswith("folder:"):
-        from fedclade.data.sources.own import folder_of, from_folder
+        from fedclade.data.own import folder_of, from_folder
 
         folder = folder_of(data).absolute()
         names = from_folder(folder).names

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedclade.data import federation_of
 from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import column_order, folder_of, from_arrays, from_folder
+from fedclade.data.own import column_order, folder_of, from_arrays, from_folder
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.tasks import SERVER, Failure
-from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import column_order, natural
+from fedclade.data.federation import Client, Federation, natural_order
+from fedclade.data.own import column_order
 from fedclade.engines.brief import Brief
 from fedclade.engines.exchange import Exchange, Online, failure_of
 from fedclade.engines.grid import HELLO
@@ -193,7 +193,7 @@ class RegisteredNodes:
         known = {*self.clients, *self._unfit}
         fresh = [report for name, report in self.registry.known.items() if name not in known]
         names = []
-        for report in sorted(fresh, key=lambda report: natural(report.client)):
+        for report in sorted(fresh, key=lambda report: natural_order(report.client)):
             if self._fits(report):
                 names.append(report.client)
             else:
@@ -230,7 +230,7 @@ def deliver_models(
     for client, reply in registry.exchange.exchange(messages):
         if isinstance(reply, Failure) or reply.has_error():
             missed.append(client)
-    return sorted(missed, key=natural)
+    return sorted(missed, key=natural_order)
 
 
 def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Report]:
@@ -243,4 +243,4 @@ def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Repo
         raise FedcladeError(f"no node has come in {wait:g} s: start SuperNodes, or give `wait` more seconds")
     if len(registry.known) < wanted:
         print(f"beginning with {len(registry.known)} of {wanted} clients: {listed(registry.known)}", flush=True)
-    return sorted(registry.known.values(), key=lambda report: natural(report.client))
+    return sorted(registry.known.values(), key=lambda report: natural_order(report.client))

@@ -25,7 +25,7 @@ def as_markdown() -> str:
     head = (
         "# Tables and figures of the papers\n\n"
         "Made by `fedclade reproduce list --markdown`. Each is made by `fedclade reproduce NAME --scale "
-        "smoke|small|full`: `smoke` takes seconds on made or bundled data and shows that it runs, `small` fits a "
+        "smoke|small|full`: `smoke` takes seconds on synthetic or bundled data and shows that it runs, `small` fits a "
         "2-core machine (MNIST, Fashion-MNIST or MotionSense, cut in rows and rounds), `full` is the paper's own "
         "setting with all its repeats. Every table says in what it differs from the paper, and where it shows "
         "accuracies it has those of the cluster models and of the locally trained models.\n"

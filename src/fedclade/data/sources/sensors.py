@@ -18,7 +18,7 @@ import numpy as np
 from fedclade.data.federation import Dataset
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
-from fedclade.data.sources.source import Shelf, Source
+from fedclade.data.sources.source import LocalCopy, Source
 from fedclade.errors import FedcladeError
 
 
@@ -87,20 +87,20 @@ MOTIONSENSE_WINDOW = 128  # 2.56 s at 50 Hz
 FIRST_SHORT_TRIAL = 11  # trials 1-9 are long, 11-16 short; the authors test on the short ones
 
 
-def motionsense(shelf: Shelf, form: str) -> Dataset:
+def motionsense(copy: LocalCopy, form: str) -> Dataset:
     """MotionSense, straight from its zip: windows of 128 rows, or (form `rows`) every row by itself."""
     recordings = []
-    for _, path, stream in shelf.streams():
-        with shelf.reading(path), zipfile.ZipFile(stream) as archive:
+    for _, path, stream in copy.streams():
+        with copy.reading(path), zipfile.ZipFile(stream) as archive:
             for activity, trial, person, member in _motionsense_trials(archive):
                 where = path / member.filename
-                with shelf.reading(where):
-                    values = shelf.checked_values(where, _motionsense_rows(archive.read(member)))
+                with copy.reading(where):
+                    values = copy.checked_values(where, _motionsense_rows(archive.read(member)))
                 label = list(MOTIONSENSE_ACTIVITIES).index(activity)
                 recordings.append(Recording(values, label, person, test=trial >= FIRST_SHORT_TRIAL))
         if not recordings:
-            raise shelf.damaged(path, "it holds no <activity>_<trial>/sub_<person>.csv")
-    name = f"{shelf.source.name}:{form}" if form else shelf.source.name
+            raise copy.damaged(path, "it holds no <activity>_<trial>/sub_<person>.csv")
+    name = f"{copy.source.name}:{form}" if form else copy.source.name
     window = 0 if form == "rows" else MOTIONSENSE_WINDOW
     return dataset_of(name, recordings, tuple(MOTIONSENSE_ACTIVITIES.values()), window)
 
@@ -155,19 +155,19 @@ USC_HAD_WINDOW = 200  # 2 s at 100 Hz
 USC_HAD_TEST_TRIAL = 5  # there is no official test set: the last of five trials is one
 
 
-def usc_had(shelf: Shelf, form: str) -> Dataset:
+def usc_had(copy: LocalCopy, form: str) -> Dataset:
     """USC-HAD: windows of 200 rows of 6 axes; the fifth trial of every activity is for testing.
 
     The label comes from the file's name, because the fields inside are not spelled alike in all 840 files.
     """
     recordings = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
             contents = load_mat(stream.read(), ("sensor_readings",))
             values = np.asarray(contents.get("sensor_readings", ()))
             if values.ndim != 2 or values.shape[1] != 6:
-                raise shelf.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")
-            values = shelf.checked_values(path, values)
+                raise copy.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")
+            values = copy.checked_values(path, values)
         person, activity, trial = (int(number) for number in re.findall(r"\d+", name))
         recordings[name] = Recording(values, activity - 1, person, test=trial == USC_HAD_TEST_TRIAL)
     in_order = [recordings[name] for name in USC_HAD_FILES]
@@ -191,7 +191,7 @@ PPG_WINDOW = 32  # 8 s, the window of the data set's authors
 PPG_TEST_FRACTION = 0.2
 
 
-def ppg_dalia(shelf: Shelf, form: str) -> Dataset:
+def ppg_dalia(copy: LocalCopy, form: str) -> Dataset:
     """PPG-DaLiA at the 4 Hz of its activity track: every tick is a row, or (form `windows`) 32 ticks are a window.
 
     A tick's 20 features are the mean of each of the 11 channels over its quarter of a second, then the standard
@@ -199,15 +199,15 @@ def ppg_dalia(shelf: Shelf, form: str) -> Dataset:
     official test set: the last fifth of every stretch of one activity is one.
     """
     recordings = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
-            recordings[name] = list(_ppg_recordings(shelf, path, stream, person=int(name[1 : name.index("/")])))
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
+            recordings[name] = list(_ppg_recordings(copy, path, stream, person=int(name[1 : name.index("/")])))
     in_order = [recording for name in PPG_FILES for recording in recordings[name]]
-    name = f"{shelf.source.name}:{form}" if form else shelf.source.name
+    name = f"{copy.source.name}:{form}" if form else copy.source.name
     return dataset_of(name, in_order, PPG_ACTIVITIES, PPG_WINDOW if form == "windows" else 0)
 
 
-def _ppg_recordings(shelf: Shelf, path: Path, stream: IO[bytes], person: int) -> Iterator[Recording]:
+def _ppg_recordings(copy: LocalCopy, path: Path, stream: IO[bytes], person: int) -> Iterator[Recording]:
     contents = load_plain_pickle(stream)
     try:
         activity = np.ravel(contents["activity"])
@@ -216,12 +216,12 @@ def _ppg_recordings(shelf: Shelf, path: Path, stream: IO[bytes], person: int) ->
             for device, signal, _, channels in PPG_SIGNALS
         ]
     except (KeyError, TypeError, IndexError) as error:
-        raise shelf.damaged(path, f"it has no {error}") from error
+        raise copy.damaged(path, f"it has no {error}") from error
     if not np.isin(activity, np.arange(9)).all():
-        raise shelf.damaged(path, "its activities are not numbers from 0 to 8")
+        raise copy.damaged(path, "its activities are not numbers from 0 to 8")
     ticks = min(len(activity), *(len(s) // rate for s, (_, _, rate, _) in zip(signals, PPG_SIGNALS, strict=True)))
     activity = activity[:ticks].astype(np.int64)
-    features = shelf.checked_values(path, _tick_features(signals, ticks))
+    features = copy.checked_values(path, _tick_features(signals, ticks))
     edges = [0, *(np.flatnonzero(np.diff(activity)) + 1), ticks]
     for start, stop in pairwise(edges):
         if stop > start and activity[start] > 0:

@@ -1,7 +1,7 @@
 """What a source is: the official files of one data set, where they come from, and how they are read.
 
-A `Source` is a plain record; a `Shelf` is its files in one folder, wherever in it they lie: loose, in the folder
-that the official archive unpacks to, or still inside that archive.
+A `Source` is a plain record; a `LocalCopy` is its files in one folder of this machine, wherever in it they lie: loose,
+in the folder that the official archive unpacks to, or still inside that archive.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Source:
     description: str  # one line
     licence: str
     page: str  # the official page, for people
-    read: Callable[["Shelf", str], Dataset]  # the official files in one form -> rows
+    read: Callable[["LocalCopy", str], Dataset]  # the official files in one form -> rows
     files: tuple[str, ...] = ()  # what it needs, named as in its folder
     addresses: tuple[str, ...] = ()  # where the files (or the archive) lie on the web, in the order to try
     archive: str = ""  # the official archive that holds the files, if they do not lie there one by one
@@ -37,8 +37,8 @@ class Source:
     package: str = ""  # the Python package that carries the data, where nothing has to be fetched
 
 
-class Shelf:
-    """The files of one source in one folder."""
+class LocalCopy:
+    """The files of one source in one folder of this machine."""
 
     def __init__(self, source: Source, folder: Path) -> None:
         self.source = source

@@ -28,7 +28,7 @@ SCALES = {
     "smoke": Scale(
         (0,),
         fits=(),
-        instead={"data": "made:rows"},
+        instead={"data": "synthetic:rows"},
         settings={
             "rows": 20,
             "rounds": 3,

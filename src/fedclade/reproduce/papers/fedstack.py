@@ -30,7 +30,7 @@ def label_counts(scale: str, data_dir: str | None) -> list[Line]:
     """Rows of each activity that each person has."""
     from fedclade.data.sources import load
 
-    data = load({"smoke": "made:rows", "small": "motionsense:rows", "full": "ppg-dalia"}[scale], data_dir)
+    data = load({"smoke": "synthetic:rows", "small": "motionsense:rows", "full": "ppg-dalia"}[scale], data_dir)
     assert data.owner is not None
     papers = stated("fedstack", "table1") if scale == "full" else {}
     lines = []
@@ -99,7 +99,7 @@ SCALES = {
     "smoke": Scale(
         (0,),
         fits=(),
-        instead={"data": "made", "clients": None},
+        instead={"data": "synthetic", "clients": None},
         settings={
             "rounds": 2,
             "rows": 30,

@@ -344,7 +344,7 @@ PAPER = Paper(
                 "methods": {"ifca": {"n_clusters": 4}},
             },
             scales={
-                "smoke": {"data": "made", "model": "har-cnn"},
+                "smoke": {"data": "synthetic", "model": "har-cnn"},
                 "small": {
                     "data": "motionsense",
                     "model": "har-cnn",

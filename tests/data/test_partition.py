@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedclade.data.federation import Dataset, Federation
-from fedclade.data.splits import TEST_VIEWS, apportion, split, splits
+from fedclade.data.partition import TEST_VIEWS, partition, splits
+from fedclade.data.partition.allocation import apportion
 from fedclade.errors import FedcladeError
 
 DEALT = [entry.example for entry in splits().values() if entry.name != "natural"]
@@ -50,7 +51,7 @@ def train_rows(federation: Federation) -> np.ndarray:
 )
 def test_every_split_deals_fairly(spec: str, clients: int, seed: int, view: str | None, channels: int) -> None:
     data = images(channels=channels)
-    federation = split(data, spec, clients, seed, view)
+    federation = partition(data, spec, clients, seed, view)
     assert federation.names == tuple(f"client-{number:03}" for number in range(clients))
     rows = train_rows(federation)
     assert len(np.unique(rows)) == len(rows)  # no row has two owners
@@ -66,7 +67,7 @@ def test_every_split_deals_fairly(spec: str, clients: int, seed: int, view: str 
         else:
             assert client.test.min() >= data.n_train
             assert set(tested) <= set(labels)
-    again = split(data, spec, clients, seed, view)
+    again = partition(data, spec, clients, seed, view)
     for one, other in zip(federation.clients, again.clients, strict=True):
         np.testing.assert_array_equal(one.train, other.train)
         np.testing.assert_array_equal(one.test, other.test)
@@ -83,14 +84,14 @@ def test_every_split_deals_fairly(spec: str, clients: int, seed: int, view: str 
 def test_unbalanced_labels_are_dealt_out_to_the_last_row(spec: str, sizes: list[int], clients: int, seed: int) -> None:
     y = np.repeat(np.arange(len(sizes)), sizes)
     data = Dataset("toy", np.zeros((len(y), 2), np.float32), y, len(y), tuple(map(str, range(len(sizes)))))
-    federation = split(data, spec, clients, seed)  # no test rows: a holdout
+    federation = partition(data, spec, clients, seed)  # no test rows: a holdout
     held = np.concatenate([client.test for client in federation.clients])
     np.testing.assert_array_equal(np.sort(np.concatenate([train_rows(federation), held])), np.arange(len(y)))
 
 
 @pytest.mark.parametrize("spec", DEALT)
 def test_seeds_differ(spec: str) -> None:
-    one, other = (train_rows(split(images(), spec, 20, seed)) for seed in (0, 1))
+    one, other = (train_rows(partition(images(), spec, 20, seed)) for seed in (0, 1))
     assert one.tobytes() != other.tobytes()
 
 
@@ -98,7 +99,7 @@ def test_seeds_differ(spec: str) -> None:
 def test_a_thousand_clients_are_quick_and_light(spec: str) -> None:
     data = images(per_class=2000, tests_per_class=200)
     start = time.perf_counter()
-    federation = split(data, spec, 1000)
+    federation = partition(data, spec, 1000)
     assert time.perf_counter() - start < 5  # a tenth of it on an idle machine
     assert len(federation) == 1000
     assert min(len(client.train) for client in federation.clients) >= 1
@@ -108,11 +109,11 @@ def test_a_thousand_clients_are_quick_and_light(spec: str) -> None:
 @pytest.mark.parametrize("spec", FLAT)
 def test_rows_are_not_copied(spec: str) -> None:
     data = images()
-    assert split(data, spec, 20).x is data.x
+    assert partition(data, spec, 20).x is data.x
 
 
 def test_names_grow_with_the_number_of_clients() -> None:
-    federation = split(images(per_class=200), "iid", 1001)
+    federation = partition(images(per_class=200), "iid", 1001)
     assert federation.names[0] == "client-0000"
     assert (federation.data, federation.split) == ("toy", "iid")
 
@@ -134,7 +135,7 @@ def test_apportion_is_exact_and_within_one_of_the_quota(total: int, weights: lis
 
 
 def test_iid_is_one_group_of_equal_clients() -> None:
-    federation = split(images(per_class=61), "iid", 7)
+    federation = partition(images(per_class=61), "iid", 7)
     assert np.ptp(federation.label_counts().sum(axis=1)) <= 1
     assert set(federation.groups.values()) == {0}
     assert len({id(client.test) for client in federation.clients}) == 1  # equal views, one array
@@ -143,7 +144,7 @@ def test_iid_is_one_group_of_equal_clients() -> None:
 @settings(max_examples=10, deadline=None)
 @given(alpha=st.sampled_from([1e-9, 0.01, 0.1, 1, 1000]), clients=st.integers(1, 60), seed=st.integers(0, 99))
 def test_dirichlet_uses_every_row_and_leaves_nobody_short(alpha: float, clients: int, seed: int) -> None:
-    federation = split(images(), f"dirichlet:{alpha}", clients, seed)
+    federation = partition(images(), f"dirichlet:{alpha}", clients, seed)
     counts = federation.label_counts()
     np.testing.assert_array_equal(counts.sum(axis=0), 60)
     assert counts.sum(axis=1).min() >= 10
@@ -151,11 +152,11 @@ def test_dirichlet_uses_every_row_and_leaves_nobody_short(alpha: float, clients:
 
 
 def test_dirichlet_gives_everybody_a_row_where_there_is_one_each() -> None:
-    assert (split(images(per_class=3), "dirichlet:0.01", 30).label_counts().sum(axis=1) == 1).all()
+    assert (partition(images(per_class=3), "dirichlet:0.01", 30).label_counts().sum(axis=1) == 1).all()
 
 
 def test_a_small_alpha_makes_clients_unlike() -> None:
-    labels = [(split(images(), f"dirichlet:{alpha}", 10).label_counts() > 0).sum() for alpha in (0.05, 100)]
+    labels = [(partition(images(), f"dirichlet:{alpha}", 10).label_counts() > 0).sum() for alpha in (0.05, 100)]
     assert labels[0] < 50
     assert labels[1] == 100
 
@@ -163,7 +164,7 @@ def test_a_small_alpha_makes_clients_unlike() -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 999), clients=st.integers(10, 60))
 def test_label_skew_20_percent_of_ten_is_two_labels(seed: int, clients: int) -> None:
-    federation = split(images(), "label-skew:0.2", clients, seed)
+    federation = partition(images(), "label-skew:0.2", clients, seed)
     held = federation.label_counts() > 0
     assert (held.sum(axis=1) == 2).all()
     assert all(held[number, number % 10] for number in range(clients))
@@ -179,12 +180,12 @@ def test_label_skew_20_percent_of_ten_is_two_labels(seed: int, clients: int) -> 
     ("fraction", "classes", "labels"), [("0.3", 10, 3), ("0.2", 100, 20), ("0.01", 10, 1), ("1", 10, 10)]
 )
 def test_label_skew_counts_labels(fraction: str, classes: int, labels: int) -> None:
-    federation = split(images(classes=classes), f"label-skew:{fraction}", classes)
+    federation = partition(images(classes=classes), f"label-skew:{fraction}", classes)
     assert ((federation.label_counts() > 0).sum(axis=1) == labels).all()
 
 
 def test_shards_are_few_labels_and_equal_sizes() -> None:
-    federation = split(images(), "shards:2", 20)
+    federation = partition(images(), "shards:2", 20)
     counts = federation.label_counts()
     assert (counts.sum(axis=1) == 30).all()
     assert (counts > 0).sum(axis=1).max() <= 2  # 15 rows divide the 60 of a label
@@ -192,7 +193,7 @@ def test_shards_are_few_labels_and_equal_sizes() -> None:
 
 
 def test_label_groups_are_disjoint() -> None:
-    federation = split(images(), "label-groups:4", 10)
+    federation = partition(images(), "label-groups:4", 10)
     held = federation.label_counts() > 0
     labels = {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7], 3: [8, 9]}
     for client, mine in zip(federation.clients, held, strict=True):
@@ -202,7 +203,7 @@ def test_label_groups_are_disjoint() -> None:
 
 
 def test_non_iid_1_has_the_papers_label_ranges_and_unequal_sizes() -> None:
-    federation = split(images(per_class=600), "non-iid-1", 20)
+    federation = partition(images(per_class=600), "non-iid-1", 20)
     counts, group = federation.label_counts(), np.array(list(federation.groups.values()))
     for number, labels in enumerate((range(4), range(3, 7), range(4, 10), range(10))):
         members = counts[group == number]
@@ -216,7 +217,7 @@ def test_non_iid_1_has_the_papers_label_ranges_and_unequal_sizes() -> None:
 
 @pytest.mark.parametrize("classes", [4, 6, 100])
 def test_non_iid_1_scales_to_other_numbers_of_labels(classes: int) -> None:
-    federation = split(images(classes=classes), "non-iid-1", 8)
+    federation = partition(images(classes=classes), "non-iid-1", 8)
     counts, group = federation.label_counts(), np.array(list(federation.groups.values()))
     sets = {tuple(np.flatnonzero(counts[group == number].any(axis=0))) for number in range(4)}
     assert len(sets) == 4
@@ -226,7 +227,7 @@ def test_non_iid_1_scales_to_other_numbers_of_labels(classes: int) -> None:
 @settings(max_examples=20, deadline=None)
 @given(fraction=st.sampled_from([0.3, 0.5, 0.7, 0.75, 1.0]), seed=st.integers(0, 99))
 def test_non_iid_2_has_exact_dominant_fractions(fraction: float, seed: int) -> None:
-    federation = split(images(per_class=300), f"non-iid-2:{fraction}", 20, seed)
+    federation = partition(images(per_class=300), f"non-iid-2:{fraction}", 20, seed)
     sizes = federation.label_counts().sum(axis=1)
     for client, counts in zip(federation.clients, federation.label_counts(), strict=True):
         assert abs(counts[client.group] - fraction * counts.sum()) <= 0.5
@@ -242,7 +243,7 @@ def test_non_iid_2_has_exact_dominant_fractions(fraction: float, seed: int) -> N
     seed=st.integers(0, 99),
 )
 def test_adacfl_alpha_has_exact_dominant_fractions(fraction: float, clients: int, channels: int, seed: int) -> None:
-    federation = split(images(per_class=300, channels=channels), f"adacfl-alpha:{fraction}", clients, seed)
+    federation = partition(images(per_class=300, channels=channels), f"adacfl-alpha:{fraction}", clients, seed)
     counts = federation.label_counts()
     assert len(set(federation.groups.values())) == (5 if channels == 1 else 10)
     assert np.ptp(counts.sum(axis=1)) == 0
@@ -254,11 +255,11 @@ def test_adacfl_alpha_has_exact_dominant_fractions(fraction: float, clients: int
 
 
 def test_adacfl_alpha_takes_a_number_of_groups() -> None:
-    assert set(split(images(), "adacfl-alpha:0.8:7", 20).groups.values()) == set(range(7))
+    assert set(partition(images(), "adacfl-alpha:0.8:7", 20).groups.values()) == set(range(7))
 
 
 def test_adacfl_b_is_ten_groups_of_neighbouring_pairs() -> None:
-    federation = split(images(), "adacfl-b", 100)
+    federation = partition(images(), "adacfl-b", 100)
     for client, counts in zip(federation.clients, federation.label_counts(), strict=True):
         assert set(np.flatnonzero(counts)) == {client.group, (client.group + 1) % 10}
     assert np.bincount(list(federation.groups.values())).tolist() == [10] * 10
@@ -277,7 +278,7 @@ def test_adacfl_b_is_ten_groups_of_neighbouring_pairs() -> None:
 def test_rotations_turn_training_and_test_rows_alike(spec: str, channels: int, turns: tuple[int, ...]) -> None:
     data = images(channels=channels)
     before = data.x.copy()
-    federation = split(data, spec, 12)
+    federation = partition(data, spec, 12)
     np.testing.assert_array_equal(data.x, before)
     assert len(federation.x) == data.n_train + len(turns) * 120
     for client in federation.clients:
@@ -294,7 +295,7 @@ def test_rotations_turn_training_and_test_rows_alike(spec: str, channels: int, t
 
 def test_label_support_is_all_test_rows_of_the_labels() -> None:
     data = images()
-    for client in split(data, "label-skew:0.2", 20).clients:
+    for client in partition(data, "label-skew:0.2", 20).clients:
         wanted = np.isin(data.y, data.y[client.train])
         wanted[: data.n_train] = False
         np.testing.assert_array_equal(client.test, np.flatnonzero(wanted))
@@ -302,7 +303,7 @@ def test_label_support_is_all_test_rows_of_the_labels() -> None:
 
 def test_proportional_keeps_the_proportions() -> None:
     data = images(per_class=600, tests_per_class=120)
-    federation = split(data, "adacfl-alpha:0.8", 20, test_view="proportional")
+    federation = partition(data, "adacfl-alpha:0.8", 20, test_view="proportional")
     for client in federation.clients:
         assert len(client.test) == len(client.train) // 5  # a fifth as many test rows as training rows, over all
         assert abs((data.y[client.test] == client.group).mean() - 0.8) < 1.5 / len(client.test)
@@ -312,15 +313,15 @@ def test_proportional_keeps_the_proportions() -> None:
 def test_proportional_stops_where_a_label_runs_out() -> None:
     y = np.array([0] * 50 + [1] * 50 + [0] * 2 + [1] * 98)
     data = Dataset("toy", np.zeros((200, 2), np.float32), y, 100, ("a", "b"))
-    (client,) = split(data, "iid", 1, test_view="proportional").clients
+    (client,) = partition(data, "iid", 1, test_view="proportional").clients
     assert np.bincount(y[client.test]).tolist() == [2, 2]
 
 
 def test_a_label_nobody_tests_is_an_error_that_names_the_way_out() -> None:
     data = Dataset("toy", np.zeros((6, 2), np.float32), np.array([0, 0, 1, 1, 0, 0]), 4, ("a", "b"))
     with pytest.raises(FedcladeError, match="'client-001' \\(b\\): use the test view 'holdout'"):
-        split(data, "label-groups:2", 2)
-    assert len(split(data, "label-groups:2", 2, test_view="holdout")) == 2
+        partition(data, "label-groups:2", 2)
+    assert len(partition(data, "label-groups:2", 2, test_view="holdout")) == 2
 
 
 # --- natural ----------------------------------------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def test_a_label_nobody_tests_is_an_error_that_names_the_way_out() -> None:
 
 def test_natural_clients_are_owners_with_their_own_test_rows() -> None:
     data = owned_rows(train=[10, 0, 1, 6, 1], test=[4, 3, 2, 0, 0])
-    federation = split(data, "natural", None)
+    federation = partition(data, "natural", None)
     assert federation.names == ("p0", "p2", "p3")  # p1 has nothing to train on, p4 one row and no tests
     assert federation["p0"].train.tolist() == list(range(10))
     assert federation["p0"].test.tolist() == [18, 19, 20, 21]
@@ -339,22 +340,22 @@ def test_natural_clients_are_owners_with_their_own_test_rows() -> None:
 
 
 def test_natural_holds_out_the_last_rows_of_each_label() -> None:
-    federation = split(owned_rows(train=[20, 40], test=[]), "natural", None)
+    federation = partition(owned_rows(train=[20, 40], test=[]), "natural", None)
     assert federation["p0"].test.tolist() == [16, 17, 18, 19]
     assert federation["p1"].test.tolist() == list(range(52, 60))
 
 
 def test_natural_takes_the_owners_with_the_most_rows() -> None:
     data = owned_rows(train=[10, 30, 20, 30], test=[])
-    assert split(data, "natural", 2).names == ("p1", "p3")
-    assert split(data, "natural", 3).names == ("p1", "p2", "p3")
+    assert partition(data, "natural", 2).names == ("p1", "p3")
+    assert partition(data, "natural", 3).names == ("p1", "p2", "p3")
     with pytest.raises(FedcladeError, match="5 clients but 4 owners"):
-        split(data, "natural", 5)
+        partition(data, "natural", 5)
 
 
 @pytest.mark.parametrize("view", list(TEST_VIEWS))
 def test_natural_takes_every_test_view(view: str) -> None:
-    federation = split(owned_rows(train=[10, 10], test=[0, 6]), "natural", None, test_view=view)
+    federation = partition(owned_rows(train=[10, 10], test=[0, 6]), "natural", None, test_view=view)
     assert all((client.test < 20).all() == (view == "holdout") for client in federation.clients)
 
 
@@ -394,7 +395,7 @@ def test_natural_takes_every_test_view(view: str) -> None:
 )
 def test_wrong_requests_get_one_clear_line(spec: str, clients: int | None, message: str) -> None:
     with pytest.raises(FedcladeError, match=re.escape(message)) as caught:
-        split(images(), spec, clients)
+        partition(images(), spec, clients)
     assert "\n" not in str(caught.value)
 
 
@@ -404,19 +405,19 @@ def test_wrong_data_get_one_clear_line() -> None:
     for data, shape in ((flat, "12"), (wide, "1x4x5")):
         for spec in ("rotation:2", "non-iid-3"):
             with pytest.raises(FedcladeError, match=f"turns square images, not rows of {shape}"):
-                split(data, spec, 4)
+                partition(data, spec, 4)
     for spec in ("non-iid-1", "non-iid-2:0.5", "adacfl-b"):
         with pytest.raises(FedcladeError, match="or more labels, the data have 2"):
-            split(flat, spec, 20)
+            partition(flat, spec, 20)
     with pytest.raises(FedcladeError, match="no test rows for the view 'label-support': use 'holdout'"):
-        split(flat, "iid", 4, test_view="label-support")
+        partition(flat, "iid", 4, test_view="label-support")
     with pytest.raises(FedcladeError, match="unknown test view 'all'"):
-        split(flat, "iid", 4, test_view="all")
+        partition(flat, "iid", 4, test_view="all")
     with pytest.raises(FedcladeError, match="has one row, so none can be held out"):
-        split(flat, "iid", 40)
+        partition(flat, "iid", 40)
     rare = Dataset("rare", np.zeros((32, 2), np.float32), np.repeat([0, 1, 2], [1, 1, 30]), 32, ("a", "b", "c"))
     with pytest.raises(FedcladeError, match="leaves 6 of 12 clients without rows: use fewer clients"):
-        split(rare, "label-skew:0.3", 12)  # one label each: four clients share the one row of a, four that of b
+        partition(rare, "label-skew:0.3", 12)  # one label each: four clients share the one row of a, four that of b
 
 
 def test_the_registry_tells_how_to_write_each_split() -> None:

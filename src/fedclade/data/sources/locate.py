@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedclade.data.sources.catalogue import source_named, sources
-from fedclade.data.sources.source import Shelf, Source, fingerprint
+from fedclade.data.sources.source import LocalCopy, Source, fingerprint
 from fedclade.errors import FedcladeError, listed
 
 
@@ -19,7 +19,7 @@ def find(name: str, data_dir: Path | str | None = None) -> Path:
     return found(source_named(name), data_dir).folder
 
 
-def places(data_dir: Path | str | None = None) -> list[Path]:
+def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     """The data folders, in the order of the search. New files go to the first."""
     import pooch
 
@@ -27,26 +27,26 @@ def places(data_dir: Path | str | None = None) -> list[Path]:
     return [Path(place).expanduser() for place in named if place]
 
 
-def found(source: Source, data_dir: Path | str | None = None) -> Shelf:
+def found(source: Source, data_dir: Path | str | None = None) -> LocalCopy:
     """The first complete set of a source's files."""
     if source.package:
-        return Shelf(source, package_folder(source))
-    for shelf in _shelves(source, data_dir):
-        if not shelf.missing:
-            return shelf
+        return LocalCopy(source, package_folder(source))
+    for copy in _copies(source, data_dir):
+        if not copy.missing:
+            return copy
     raise missing_files(fullest(source, data_dir), data_dir)
 
 
-def fullest(source: Source, data_dir: Path | str | None = None) -> Shelf:
-    """The shelf that lacks the fewest files, the first of them if several do."""
-    return min(_shelves(source, data_dir), key=lambda shelf: len(shelf.missing))
+def fullest(source: Source, data_dir: Path | str | None = None) -> LocalCopy:
+    """The copy that lacks the fewest files, the first of them if several do."""
+    return min(_copies(source, data_dir), key=lambda copy: len(copy.missing))
 
 
-def missing_files(shelf: Shelf, data_dir: Path | str | None) -> FedcladeError:
-    source, missing = shelf.source, shelf.missing or shelf.source.files
-    others = [str(place) for place in places(data_dir) if place not in (shelf.folder, shelf.folder.parent)]
+def missing_files(copy: LocalCopy, data_dir: Path | str | None) -> FedcladeError:
+    source, missing = copy.source, copy.missing or copy.source.files
+    others = [str(place) for place in data_folders(data_dir) if place not in (copy.folder, copy.folder.parent)]
     return FedcladeError(
-        f"{source.name}: missing {listed(missing, 6)} in {shelf.folder}"
+        f"{source.name}: missing {listed(missing, 6)} in {copy.folder}"
         f"{f' (also looked in {listed(others)})' if others else ''}: run `fedclade data get {source.name}`, "
         f"or put {'it' if len(missing) == 1 else 'them'} there yourself, from {source.page}"
     )
@@ -59,19 +59,19 @@ def package_folder(source: Source) -> Path:
     return Path(spec.origin).parent
 
 
-def _shelves(source: Source, data_dir: Path | str | None) -> Iterator[Shelf]:
-    for place in places(data_dir):
-        yield Shelf(source, place / source.name)
-        itself = Shelf(source, place)
+def _copies(source: Source, data_dir: Path | str | None) -> Iterator[LocalCopy]:
+    for place in data_folders(data_dir):
+        yield LocalCopy(source, place / source.name)
+        itself = LocalCopy(source, place)
         if itself.archive or (itself.loose and not _holds_another(itself)):
             yield itself
 
 
-def _holds_another(shelf: Shelf) -> bool:
+def _holds_another(copy: LocalCopy) -> bool:
     """Whether these are another data set's files: MNIST and Fashion-MNIST, for one, name their files alike."""
-    others = [source for source in sources().values() if source.name != shelf.source.name]
-    if shelf.folder.name in (source.name for source in others):
+    others = [source for source in sources().values() if source.name != copy.source.name]
+    if copy.folder.name in (source.name for source in others):
         return True
-    smallest = min(shelf.loose.values(), key=lambda path: path.stat().st_size)
+    smallest = min(copy.loose.values(), key=lambda path: path.stat().st_size)
     known = {source.hashes.get(smallest.name) for source in others}
     return any(digest and fingerprint(smallest, digest.partition(":")[0]) == digest for digest in known)

@@ -24,7 +24,7 @@ def images_in(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def read_pictures(folder: Path) -> dict[str, Any]:
+def read_images(folder: Path) -> dict[str, Any]:
     """x, y, x_test and y_test of one client's folder, labels by the names of their folders."""
     paths = sorted(images_in(folder))
     places = [path.relative_to(folder).parts for path in paths]
