@@ -159,7 +159,7 @@ def test_what_is_typed_beats_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('data-dir = "here"\nrounds = 5\nseed = 1\n[method]\nname = "fedavg"\nfraction = 0.5\n')
     values = gathered(file, {"rounds": 7, "seed": None, "method": "fedprox"}, ["method.mu=0.1", "seed=2"])
-    method = {"name": "fedprox", "fraction": 0.5, "mu": 0.1}
+    method = {"name": "fedprox", "mu": 0.1}
     assert values == {"data_dir": "here", "rounds": 7, "seed": 2, "method": method}
 
 
@@ -336,7 +336,7 @@ WRONG = {
     "run --set training.learning_rat=1": "did you mean 'learning_rate'?",
     "run --set rounds": "name=value",
     "run --set events=[{rund=1}]": "did you mean 'round'?",
-    "run --set method.fraction=2": "method fedavg: fraction = 2 is wrong",
+    "run --set participation=2": "settings: participation = 2 is wrong",
     "run --config nowhere.toml": "there is no file nowhere.toml",
     "run --config broken.toml": "no proper TOML",
     "run --config unknown.toml": "did you mean 'rounds'?",

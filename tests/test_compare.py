@@ -19,7 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     out = tmp_path_factory.mktemp("study")
     cells = [
         {"label": "FedAvg", "method": "fedavg"},
-        {"label": "FedClust 50 %", "method": {"name": "fedclust", "fraction": 0.5, "n_clusters": 2}},
+        {"label": "FedClust 50 %", "participation": 0.5, "method": {"name": "fedclust", "n_clusters": 2}},
         {"label": "too many clusters", "method": {"name": "fedclust", "n_clusters": 99}},
     ]
     plan = {"title": "A study", "seeds": (0, 1), "target": 0.01, "settings": SETTINGS, "cells": cells}
@@ -62,10 +62,10 @@ def test_runs_made_with_other_settings_are_not_taken_for_these(finished: tuple[P
 
 
 def test_cells_change_single_settings_inside_shared_tables(tmp_path: Path) -> None:
-    shared = {"method": {"fraction": 0.5}, "training": {"learning_rate": 0.2}}
+    shared = {"participation": 0.5, "training": {"learning_rate": 0.2}}
     cells = [{"label": "a", "method": "ifca"}, {"label": "b", "training": {"momentum": 0.1}}]
     ifca, fedavg = Study.of({"settings": shared, "cells": cells, "seeds": [0]}).runs(tmp_path)
-    assert ifca.settings == {**shared, "method": {"fraction": 0.5, "name": "ifca"}, "seed": 0}
+    assert ifca.settings == {**shared, "method": {"name": "ifca"}, "seed": 0}
     assert fedavg.settings == {**shared, "training": {"learning_rate": 0.2, "momentum": 0.1}, "seed": 0}
 
 

@@ -29,17 +29,28 @@ sys.path.insert(0, str(Path(fedclade.__file__).parents[2] / "tests"))  # of the 
 
 TRAINING = {"local_epochs": 1, "batch_size": 10, "learning_rate": 0.1, "momentum": 0.5}
 SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within a few rounds
+    "cfl": {"eps1": 10.0, "eps2": 1e-4, "min_round": 1},
+    "clusterfl": {"relation_every": 2},
+    "dynamic": {"calibrate_every": 2, "divide_every": 2},
     "fedclust": {"n_clusters": 2},
-    "fedstack": {},
+    "fedgroup": {"n_clusters": 2},
+    "fedsccs": {"n_clusters": 2, "warmup": 2, "selection": "power-of-choice"},
     "fesem": {"n_clusters": 2},
+    "fl-hc": {"n_clusters": 2, "warmup": 1},
+    "flis": {"n_clusters": 2},
+    "hicfl": {"epsilon": 1.5, "tests": "sliding", "rho_stop": 1.0},
     "ifca": {"n_clusters": 2},
+    "kcenter": {"n_clusters": 2, "warmup": 2},
+    "pacfl": {"n_clusters": 2},
+    "random": {"n_clusters": 2, "warmup": 2, "selection": "least-selected"},
+    "wc": {"n_clusters": 2, "warmup": 2, "selection": "random"},
 }
 SIMULATED = ("fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
 
 
 def settings_of(name: str, participation: float) -> dict[str, Any]:
     """The same conditions for every method, where they are the run's setting and where they are the method's."""
-    given: dict[str, Any] = {"rounds": 4, "training": TRAINING, "seed": 3}
+    given: dict[str, Any] = {"rounds": 6, "training": TRAINING, "seed": 3}
     method = {"name": name, **SHORT.get(name, {})}
     if "rule" in METHODS["hicfl"].model_fields:  # before our rule was a method of its own
         method |= {"hicfl": {"rule": "paper"}, "agreement": {"name": "hicfl"}}.get(name, {})
@@ -95,7 +106,10 @@ def on_nodes(folder: Path, name: str, participation: float) -> str:
 
 
 def rows_of_nodes(place: Path) -> None:
-    from synthetic import planted
+    try:
+        from synthetic import planted
+    except ImportError:  # its earlier name
+        from planting import planted
 
     federation = planted(n_clients=4)
     (place / "all").mkdir(parents=True)

@@ -42,16 +42,21 @@ NOTHING = np.empty(0, np.float32)
 class Engine(Protocol):
     """Where clients run. It delivers tasks and brings back answers, with failures as values."""
 
-    clients: tuple[str, ...]
     layout: Layout
     initial: np.ndarray
     input_shape: tuple[int, ...]  # of one row
     n_classes: int
-    network_of: Mapping[str, str]  # the networks of clients that train another than the clusters'
     facts: Mapping[str, Any]  # what a run records about it
     has_strangers: bool  # what clients send may be absurd on purpose
     keeps_models: bool  # clients keep their locally trained models, and can be asked for them
     training: Training | None  # how clients train; None: that is their own business
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    @property
+    def network_of(self) -> Mapping[str, str]:
+        """The networks of clients that train another than the clusters'."""
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 

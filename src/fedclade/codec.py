@@ -47,7 +47,7 @@ class Packet:
         digest = hashlib.blake2b(self.text.encode(), digest_size=16)
         for array in self.arrays:
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            digest.update(_bytes_of(array))
         return digest.hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -56,7 +56,7 @@ class Packet:
         text = json.dumps([self.header, about], separators=(",", ":")).encode()
         parts.write(len(text).to_bytes(8, "little") + text)
         for array in self.arrays:
-            parts.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            parts.write(_bytes_of(array))
         return parts.getvalue()
 
     @classmethod
@@ -131,6 +131,10 @@ def _whole(value: Any, arrays: list[np.ndarray], inside: bool) -> Any:
     return {key: _whole(item, arrays, inside) for key, item in value.items()}
 
 
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def _memory_of(array: np.ndarray) -> tuple[Any, ...]:
     """Two arrays in the same place of memory are the same, also where one is a view of the other."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
@@ -151,7 +155,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    if isinstance(value, np.ndarray) or isinstance(value, tuple):
+    if isinstance(value, np.ndarray | tuple):
         return False
     return type(value) is type(default) and bool(value == default)
 

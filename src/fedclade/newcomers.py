@@ -96,14 +96,10 @@ def place(
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    networks = make_networks(
-        settings.method, spec, newcomers.names, newcomers.input_shape, len(record["classes"])
-    )
+    networks = make_networks(settings.method, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
     clusters = result.state_of_clusters
     with tempfile.TemporaryDirectory() as memory:
-        engine = local_engine(
-            newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory)
-        )
+        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
         try:
             _check_fit(clusters, engine)
             placed = _placed(settings, clusters, engine, result.round, personalise)

@@ -11,14 +11,16 @@ import numpy as np
 
 from fedclade.errors import FedcladeError
 from fedclade.events import hidden_groups
+from fedclade.models.weights import Layout
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from fedclade.clients.memory import Memory
     from fedclade.clients.tasks import Evaluate
-    from fedclade.methods import Method
+    from fedclade.methods import Clusters, Method
     from fedclade.models.assigned import Networks
 
 State = Literal["ended", "running", "stopped"]
@@ -94,7 +96,9 @@ class Result:
             return "ended", int(self.summary["rounds"]), {**self.summary, "tree": tree}
         state: State = "running" if self.folder.is_running else "stopped"
         saved = self.folder.last_checkpoint(arrays=False)
-        return (state, *saved) if saved else (state, -1, {"seconds": 0.0, "cpu_seconds": 0.0, "tree": []})
+        if saved is None:
+            return state, -1, {"seconds": 0.0, "cpu_seconds": 0.0, "tree": []}
+        return state, saved[0], {**saved[1], "tree": saved[1]["clusters"]["tree"]}
 
     @property
     def state(self) -> State:
@@ -286,11 +290,26 @@ class Result:
 
     # The models
 
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the cluster models."""
+        return Layout.from_json(self.summary["layout"])
+
+    @cached_property
+    def state_of_clusters(self) -> "Clusters":
+        """The clusters with their models and all that the method remembers."""
+        from fedclade.methods import Clusters
+
+        saved = self.folder.last_checkpoint()
+        if saved is None:
+            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
+        return Clusters.from_plain(saved[1]["clusters"], self._its_method.State)
+
     def model_for(self, client: str) -> "nn.Module":
-        """The model that serves a client, as a torch module."""
+        """The model that serves a client, as a torch module; where a method has clients adapt it, before they do."""
         from fedclade.models.weights import load as load_weights
 
-        task, _ = self._served(client)
+        task = self.served(client)
         return load_weights(self._network(client, task.through), self.weights_for(client)).eval()
 
     def local_model_of(self, client: str) -> "nn.Module":
@@ -302,44 +321,35 @@ class Result:
 
     def weights_for(self, client: str) -> np.ndarray:
         """The weights of the model that serves a client: the server's, completed by what the client keeps."""
-        from fedclade.clients.memory import Memory
-        from fedclade.models.weights import Layout, assembled
+        from fedclade.clients.runtime import composed
+        from fedclade.models.weights import assembled
 
-        task, model = self._served(client)
+        task, model = self.served(client), self.state_of_clusters.model_of(client)
         if task.through:
             return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
-        if not task.start:
-            return np.array(model)
-        kept = Memory(self.path / "clients").read(client, task.start)
-        weights = np.array(model if kept is None else kept)
-        if task.weights is not None:
-            place = Layout.from_json(self.summary["layout"]).select(task.layers)
-            weights[place] = task.weights[place]
-        return weights
+        kept = self._memory.read(client, task.start) if task.start else None
+        otherwise = model if task.otherwise is None else task.otherwise
+        return composed(task.weights, task.layers, kept, otherwise, self.layout)
 
-    def _served(self, client: str) -> "tuple[Evaluate, np.ndarray]":
-        """The task that evaluates what serves a client, and the server's weights in it."""
-        from fedclade.methods import Clusters
-
+    def served(self, client: str) -> "Evaluate":
+        """What serves a client, as its method tells it."""
         self.cluster_of(client)
-        saved = self.folder.last_checkpoint()
-        if saved is None:
-            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
-        state = saved[1]
-        members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
-        clusters = Clusters(members, state["models"], notes=state["notes"])
-        task = self._its_method().serve(clusters, client)
-        return task, clusters.model_of(client) if task.weights is None else task.weights
+        return self._its_method.served(self.state_of_clusters, client)
 
-    def _its_method(self) -> "Method":
-        from fedclade.api import settings_from_record
-
-        return self._method or settings_from_record(self.folder.settings).make_method()
-
-    def _kept(self, client: str, slot: str) -> np.ndarray:
+    @cached_property
+    def _memory(self) -> "Memory":
         from fedclade.clients.memory import Memory
 
-        weights = Memory(self.path / "clients").read(client, slot)
+        return Memory(self.path / "clients")
+
+    @cached_property
+    def _its_method(self) -> "Method":
+        from fedclade.runs.record import recorded_settings
+
+        return self._method or recorded_settings(self.record, self.path).method
+
+    def _kept(self, client: str, slot: str) -> np.ndarray:
+        weights = self._memory.read(client, slot)
         if weights is None and self.summary.get("engine") == "flower":
             raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
         if weights is None:
@@ -347,18 +357,17 @@ class Result:
         return weights
 
     def _network(self, client: str, through: str = "") -> "nn.Module":
-        from fedclade.api import OWN_MODEL
         from fedclade.models.assigned import specs_of
+        from fedclade.runs.record import IN_PYTHON
 
         if self._networks is None:
-            record = self.folder.settings
-            model = record["settings"]["model"]
-            if model == OWN_MODEL:
+            model = self.settings["model"]
+            if model == IN_PYTHON:
                 raise FedcladeError(
                     "this run's model was given in Python: load the weights with result.weights_for(client)"
                 )
-            shape, n_classes = tuple(record["input_shape"]), len(record["classes"])
-            self._networks = self._its_method().networks(specs_of(model), record["clients"], shape, n_classes)
+            shape, n_classes = tuple(self.record["input_shape"]), len(self.record["classes"])
+            self._networks = self._its_method.networks(specs_of(model), self.record["clients"], shape, n_classes)
         return self._networks.make(client, through)
 
 

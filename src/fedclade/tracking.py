@@ -25,7 +25,7 @@ from fedclade.settings import Settings, flat
 METRICS: dict[str, Callable[[Progress], float | None]] = {
     "accuracy/mean": lambda progress: progress.accuracy,
     "accuracy/worst": lambda progress: progress.worst,
-    "accuracy_local/mean": lambda progress: progress.own,
+    "accuracy_local/mean": lambda progress: progress.local,
     "accuracy_local/worst": lambda progress: progress.local_worst,
     "clusters": lambda progress: progress.clusters,
     "bytes/up": lambda progress: progress.bytes_up,

@@ -17,7 +17,6 @@ import pytest
 from fedclade import api
 from fedclade.clients.tasks import Failure, Task, Train
 from fedclade.data import federation_of
-from fedclade.engines.local import LocalEngine
 from fedclade.models.assigned import Networks
 from fedclade.newcomers import place
 from fedclade.rounds import Loop
@@ -27,7 +26,7 @@ from synthetic import planted
 pytestmark = pytest.mark.deployed
 
 PATIENCE = 400.0  # seconds that one step of the story may take on a slow day
-SETTINGS = "method.n_clusters=2 method.fraction=1.0 evaluate_every=0 training.local_epochs=1"
+SETTINGS = "method.n_clusters=2 evaluate_every=0 training.local_epochs=1"
 
 
 @pytest.fixture(scope="module")

@@ -111,9 +111,9 @@ def renamed(trained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 )
 def test_a_bad_reply_is_left_out_and_named(spoil: Any, why: str) -> None:
     grid = grid_of(GOALS)
-    without = Clustered(FedAvg(fraction=1.0)).start(grid_of(GOALS[:-1]), arrays(), num_rounds=2)
+    without = Clustered(FedAvg()).start(grid_of(GOALS[:-1]), arrays(), num_rounds=2)
     grid.add(105, plain_client(-1.0, spoil))
-    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=2)
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=2)
     history = found.history
     named = history.loc[(history["client"] == "node-105") & (history["round"] > 0), "failure"]
     assert named.str.contains(why).all()
@@ -125,7 +125,7 @@ def test_a_bad_reply_is_left_out_and_named(spoil: Any, why: str) -> None:
 def test_a_node_that_raises_or_goes_does_not_stop_the_others() -> None:
     grid = grid_of(GOALS)
     grid.add(104, lambda message: Message(Error(2, "boom"), reply_to=message))
-    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=1)
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=1)
     assert "boom" in "".join(found.history.query("client == 'node-104'")["failure"])
 
 
@@ -133,9 +133,9 @@ def test_too_few_answers_leave_the_model_as_it_was() -> None:
     grid = grid_of([1.0, 1.0])
     grid.add(102, lambda message: Message(Error(2, "boom"), reply_to=message))
     initial = arrays()
-    kept = Clustered(FedAvg(fraction=1.0), quorum=0.9).start(grid, initial, num_rounds=1)
+    kept = Clustered(FedAvg(), quorum=0.9).start(grid, initial, num_rounds=1)
     np.testing.assert_array_equal(kept.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
-    moved = Clustered(FedAvg(fraction=1.0), quorum=0.5).start(grid, initial, num_rounds=1)
+    moved = Clustered(FedAvg(), quorum=0.5).start(grid, initial, num_rounds=1)
     assert not np.array_equal(moved.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
 
 

@@ -22,9 +22,9 @@ from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
 from fedclade.deploy.node import client_app, own_rows, report_of
 from fedclade.deploy.server import serve, settings_of
-from fedclade.engines.deployed import NodeRegistry
+from fedclade.engines.exchange import Exchange
 from fedclade.engines.records import from_records, to_records
-from fedclade.engines.transport import GridTransport
+from fedclade.engines.registry import NodeRegistry
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.runs.folder import RunFolder
@@ -80,9 +80,9 @@ def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: 
     ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
     assert ours is not None
     assert theirs is not None
-    assert ours[1]["members"] == theirs[1]["members"]
-    for cluster, model in theirs[1]["models"].items():
-        np.testing.assert_array_equal(ours[1]["models"][cluster], model)
+    assert ours[1]["clusters"]["members"] == theirs[1]["clusters"]["members"]
+    for cluster, model in theirs[1]["clusters"]["models"].items():
+        np.testing.assert_array_equal(ours[1]["clusters"]["models"][cluster], model)
     assert (api.load(tmp_path / "run").history["failure"] == "").all()
     ledger, expected = folder.table("ledger"), local.folder.table("ledger")
     assert ledger["bytes"].sum() == expected["bytes"].sum()
@@ -96,8 +96,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
     one, two = whole.last_checkpoint(), parts.last_checkpoint()
     assert one is not None
     assert two is not None
-    for cluster, model in one[1]["models"].items():
-        np.testing.assert_array_equal(two[1]["models"][cluster], model)
+    for cluster, model in one[1]["clusters"]["models"].items():
+        np.testing.assert_array_equal(two[1]["clusters"]["models"][cluster], model)
     assert one[1]["last_seen"] == two[1]["last_seen"]
     with pytest.raises(FedcladeError, match="another seed"):
         serve(grid_of(rows), {**config, "seed": 4, "out": str(tmp_path / "parts")})
@@ -106,7 +106,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
 
 
 def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
-    config = {**CONFIG, "method.name": "fedavg", "method.fraction": 1.0}
+    config = {**CONFIG, "method.name": "fedavg"}
     honest = grid_of(rows, ("c0", "c1", "c2"))
     without = serve(honest, {**config, "clients": 3, "out": str(tmp_path / "without")})
     liar = a_node(13, "c3", rows / "all", rows / "memory")
@@ -133,26 +133,26 @@ def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
     one, two = without.last_checkpoint(), folder.last_checkpoint()
     assert one is not None
     assert two is not None
-    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+    np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
 
 
 def test_a_name_belongs_to_its_key(rows: Path) -> None:
     grid = grid_of(rows, ("c0", "c1"))
     grid.add(50, a_node(50, "c0", rows / "all", rows / "memory"), "another key", "mallory")
     grid.add(51, a_node(51, "c1", rows / "all", rows / "memory"), "a third key")
-    registry = NodeRegistry(GridTransport(grid), keys=True)
+    registry = NodeRegistry(Exchange(grid), keys=True)
     registry.look()
     assert {name: report.node for name, report in registry.known.items()} == {"c0": 10, "c1": 11}
     assert registry.refused == {50: "c0", 51: "c1"}
     del grid.nodes[11]  # also when the owner is away
-    again = NodeRegistry(GridTransport(grid), keys=True, bound=dict(registry.bound))
+    again = NodeRegistry(Exchange(grid), keys=True, bound=dict(registry.bound))
     again.look()
     assert set(again.known) == {"c0"}
 
 
 def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:
     grid = grid_of(rows, ("c0",))
-    registry = NodeRegistry(GridTransport(grid), keys=False)
+    registry = NodeRegistry(Exchange(grid), keys=False)
     registry.look()
     del grid.nodes[10]
     grid.add(60, a_node(60, "c0", rows / "all", rows / "memory"))
@@ -179,7 +179,7 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
     nonsense = RecordDict({"hello": ConfigRecord({"json": "[]"})})
     grid.add(20, lambda message: Message(nonsense, reply_to=message), "k", "x")
     grid.add(21, lambda message: Message(RecordDict(), reply_to=message), "k", "y")
-    registry = NodeRegistry(GridTransport(grid))
+    registry = NodeRegistry(Exchange(grid))
     registry.look()
     assert set(registry.known) == {"c0"}
 
@@ -241,7 +241,7 @@ def test_columns_are_in_one_order_everywhere(rows: Path, tmp_path: Path) -> None
     one, two = alike.last_checkpoint(), mixed.last_checkpoint()
     assert one is not None
     assert two is not None
-    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+    np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
 
 
 def test_other_columns_are_refused(rows: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from engines.grids import FakeGrid
-from fedclade.engines.transport import GridTransport, failure_of
+from fedclade.engines.exchange import Exchange, failure_of
 
 
 class FakeRuntime:
@@ -58,7 +58,7 @@ def test_a_flood_of_huge_replies_is_not_read() -> None:
     grid, runtime = HttpGrid(token="t"), FakeRuntime(replies)
     grid._client = runtime  # type: ignore[assignment]
     grid._run = Run.create_empty(1)
-    transport = GridTransport(grid, largest=8 << 20)
+    transport = Exchange(grid, largest=8 << 20)
     got = dict(transport.fetch(dict.fromkeys(replies, "")))
     assert set(got) == set(replies)
     for number, reply in got.items():
@@ -86,8 +86,8 @@ def test_messages_are_sent_again_when_the_superlink_restarts_meanwhile() -> None
 
     messages = {name: Message(RecordDict(), node, "train", ttl=60) for node, name in enumerate("ab", start=1)}
     grid = Restarted(2)
-    assert GridTransport(grid).send(messages) == {"0": "a", "1": "b"}
+    assert Exchange(grid).send(messages) == {"0": "a", "1": "b"}
     assert [message.metadata.dst_node_id for message in grid.pushed[-1]] == [1, 2]
     assert grid.pushed[-1][0].metadata.ttl == 60
     with pytest.raises(ObjectPushError):
-        GridTransport(Restarted(9)).send(messages)
+        Exchange(Restarted(9)).send(messages)

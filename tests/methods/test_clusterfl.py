@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Session, local, whole_and_resumed
 
 import fedclade
 from fedclade.clients.tasks import Training
@@ -15,6 +14,7 @@ from fedclade.errors import FedcladeError
 from fedclade.methods.base import RoundContext
 from fedclade.methods.clusterfl import ClusterFL, Relations, remembered
 from fedclade.models.weights import Layout
+from harness import Session, local, whole_and_resumed
 from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
@@ -123,7 +123,7 @@ def test_clients_of_one_kind_are_one_cluster() -> None:
 
 def test_two_models_travel_down_and_one_up(tmp_path: Path) -> None:
     engine = local(planted(), tmp_path)
-    session = Session(ClusterFL(fraction=0.5, probe_rows=10), engine)
+    session = Session(ClusterFL(probe_rows=10), engine, participation=0.5)
     session.go(2)
     size = engine.layout.size
     assert session.floats("train", "down") == 2 * 3 * (2 * size + 1)  # its model, the sum of all terms, how stiff it is
@@ -157,11 +157,11 @@ def test_it_stops_when_losses_rest(tmp_path: Path) -> None:
     engine = local(planted(), tmp_path)
     session = Session(ClusterFL(tolerance=100.0), engine)
     clusters = session.go(4)
-    assert clusters.notes["stopped"]
+    assert clusters.state.is_stopped
     assert session.floats("train", "up") == 2 * 6 * (engine.layout.size + 1)
     engine.close()
 
 
 def test_an_exact_resume(tmp_path: Path) -> None:
     events = [{"round": 3, "join": 1}, {"round": 4, "drift": 2}]
-    whole_and_resumed({"name": "clusterfl", "fraction": 0.7}, tmp_path, rounds=5, stop=3, events=events)
+    whole_and_resumed({"name": "clusterfl"}, tmp_path, rounds=5, stop=3, events=events, participation=0.7)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 from fedclade.clients.tasks import Evaluate, Evaluated, Failure, Predict, Task
 from fedclade.clustering.selection import worst_half_count
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, SelectingClusters, WeightsCosine
+from harness import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 from synthetic import planted
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (10, 0), "d": (10, 1), "e": (0, 9)}
@@ -64,7 +64,7 @@ def test_k_center_takes_the_farthest_first() -> None:
     session = Session(KCenter(warmup=1, n_clusters=3), scripted({**PLACES, "new": (8, 2)}))
     clusters = session.go(1, without=["new"])
     assert parts(clusters) == {frozenset("ab"), frozenset("cd"), frozenset("e")}
-    assert {k: tuple(centre) for k, centre in clusters.notes["centres"].items()} == {0: (0, 0), 1: (10, 1), 2: (0, 9)}
+    assert {k: tuple(centre) for k, centre in clusters.state.known.items()} == {0: (0, 0), 1: (10, 1), 2: (0, 9)}
     assert session.place(clusters, ["new"], 2)["new"].cluster == 1
 
 
@@ -97,7 +97,7 @@ def test_the_warm_up_is_averaged_and_its_last_round_by_the_new_clusters() -> Non
     assert {k: float(model[1]) for k, model in session.go(1).models.items()} == {0: pytest.approx(112 / 5)}
     clusters = session.go(2)
     assert {k: float(model[1]) for k, model in clusters.models.items()} == {0: 3, 1: 100}
-    assert float(clusters.notes["start"][1]) == pytest.approx(112 / 5)
+    assert float(clusters.state.start[1]) == pytest.approx(112 / 5)
     assert len(session.go(5)) == 2  # once
 
 
@@ -109,7 +109,7 @@ def test_who_is_selected(selection: str, expected: str | None) -> None:
     session = Session(named("kcenter", warmup=1, n_clusters=3, selection=selection), scripted(PLACES, Judged))
     clusters = session.go(9)
     times = session.records["selection"]["times"]
-    assert clusters.notes["selected"] == times
+    assert clusters.state.selected == times
     trained = Counter(e["client"] for e in session.ledger if e["phase"] == "train" and e["direction"] == "up")
     assert {c: trained[c] - 1 for c in trained if trained[c] > 1} == times  # the first round was everybody's
     if expected is not None:
@@ -169,7 +169,7 @@ def test_few_equal_and_absent_clients(name: str) -> None:
     assert 4 <= len(Session(named(name, warmup=1), scripted(PLACES)).go(2)) <= 5  # ten clusters of five clients
     gone = scripted(PLACES, absent=lambda client, round: client == "d" and round < 4)
     clusters = Session(named(name, warmup=2, n_clusters=3), gone).go(4)
-    assert clusters.notes.get("unassigned", []) == []
+    assert clusters.unassigned == ()
     if name == "kcenter":
         assert clusters.cluster_of["d"] == clusters.cluster_of["c"]
     nobody = scripted(PLACES, absent=lambda client, round: round < 3)

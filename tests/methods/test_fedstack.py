@@ -12,10 +12,10 @@ from torch import nn
 
 import fedclade
 from fedclade.ask import Ask
+from fedclade.clients.messages import pack, unpack
 from fedclade.clients.tasks import LOCAL, SERVER, Evaluate, Failure, Predict, Predicted, Train, Training
-from fedclade.clients.wire import decode, encode
 from fedclade.data.federation import Federation
-from fedclade.engines.local import LocalEngine
+from fedclade.engines.local import local_engine
 from fedclade.errors import FedcladeError
 from fedclade.methods import RoundContext
 from fedclade.methods.fedstack import FedStack, scores
@@ -59,9 +59,9 @@ def test_planted_groups_are_found_and_counted() -> None:
 
 def test_data_without_groups_stay_together_as_plain_fedstack() -> None:
     result = run(planted(n_clients=8, n_groups=1, rows=40), n_clusters=1)
-    state = result.folder.last_checkpoint()[1]  # type: ignore[index]
+    found = result.state_of_clusters
     assert list(result.clusters) == [0]
-    assert np.array_equal(state["models"][0], state["notes"]["whole"])
+    assert np.array_equal(found.models[0], found.state.whole)
 
 
 @pytest.mark.parametrize("algorithm", ["kmeans", "agglomerative", "gaussian-mixture"])
@@ -179,7 +179,7 @@ def test_networks_of_your_own_and_those_that_cannot_be_compared() -> None:
 def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_path: Path) -> None:
     federation = planted(n_clients=2)
     networks = Networks.stacked("ann", ["ann", "mlp"], federation.names, federation.input_shape, 4)
-    engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
+    engine = local_engine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
     engine.answer({name: Train(upload="nothing") for name in federation.names}, 0)
     told = engine.answer({name: Predict(start=LOCAL, on="train") for name in federation.names}, 0)
     mine = told["c1"]
@@ -188,7 +188,7 @@ def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_pa
     stack = engine.at_server([lesson], 0)[0]
     assert stack.n_samples == len(federation["c1"].train)  # type: ignore[union-attr]
     task = Evaluate(stack.weights, through=LOCAL)  # type: ignore[union-attr]
-    there = decode(*encode(task, engine.layout_of("c1", LOCAL)), engine.layout_of("c1", LOCAL))  # as on a Flower grid
+    there = unpack(pack(task, engine.layout_of("c1", LOCAL)))  # as on a Flower grid
     seen = [engine.answer({"c1": each}, 0)["c1"] for each in (task, there)]
     assert seen[0] == seen[1]
     below = engine.answer({"c1": Predict(start=LOCAL)}, 0)["c1"].values  # type: ignore[union-attr]
@@ -224,15 +224,15 @@ def test_with_refresh_predictions_travel_every_round() -> None:
 
 def test_spared_rows_are_predicted_and_not_trained_on(tmp_path: Path) -> None:
     federation = planted(n_clients=4, rows=40)
-    runtime = LocalEngine(federation, lambda: nn.Linear(8, 4), seed=0, training=TRAINING, memory=tmp_path).runtime
+    runtime = local_engine(
+        federation, Networks({"": lambda: nn.Linear(8, 4)}), seed=0, training=TRAINING, memory=tmp_path
+    ).runtime
     trained, told = (runtime._places("c0", task) for task in (Train(spare=0.25), Predict(on="train", spare=0.25)))
     assert sorted([*trained, *told]) == sorted(federation["c0"].train)
     assert len(told) == round(0.25 * len(federation["c0"].train))
     result = run(federation, rounds=0, n_clusters=2, spare=0.25)
-    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
-    assert {c: len(stack[c]["labels"]) for c in stack} == {
-        c.name: round(0.25 * len(c.train)) for c in federation.clients
-    }
+    stack = result.state_of_clusters.state.stack
+    assert {c: len(stack[c].labels) for c in stack} == {c.name: round(0.25 * len(c.train)) for c in federation.clients}
     one_row = replace(federation, clients=tuple(replace(c, train=c.train[:1]) for c in federation.clients))
     assert len(run(one_row, rounds=0, n_clusters=1, spare=0.25).clusters) == 1  # who has one row trains on it
 
@@ -289,7 +289,7 @@ def test_a_clusters_model_knows_what_the_global_one_cannot(tmp_path: Path) -> No
     stack = {name: {"values": says, "labels": (kind + k) % 4} for k, name in enumerate(("c0", "c1"))}
     federation = planted(n_clients=2)
     networks = Networks.stacked("ann", ["ann"], federation.names, federation.input_shape, 4)
-    engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
+    engine = local_engine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
     context, ask = RoundContext(federation.names, engine.initial, engine.layout, TRAINING, 0), Ask(engine)
     groups = {"all": ("c0", "c1"), 0: ("c0",), 1: ("c1",), 2: ("absent",)}
     models = FedStack(stack_epochs=50).taught(groups, dict.fromkeys(groups, engine.initial), stack, context, ask)
@@ -325,8 +325,8 @@ def test_clients_join_leave_and_change_during_a_run() -> None:
     shared = {"model": "ann", "rounds": 3, "training": TRAINING, "workers": 1, "events": events}
     result = fedclade.run(planted(n_clients=8, rows=40), method=method, **shared)
     assert sorted(map(sorted, result.clusters.values())) == [["c1", "c4", "c6"], ["c2", "c3", "c5", "c7"]]
-    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
-    assert len(stack["c1"]["labels"]) == 40 + 7 * 2  # the rows that it holds now
+    stack = result.state_of_clusters.state.stack
+    assert len(stack["c1"].labels) == 40 + 7 * 2  # the rows that it holds now
     assert result.model_for("c6") is not None
 
 
@@ -335,9 +335,9 @@ def test_a_client_that_fails_waits_and_the_others_go_on() -> None:
     federation.x[federation["c3"].train] *= np.float32(1e30)  # its training explodes
     result = run(federation, rounds=1, n_clusters=2)
     assert set(result.history[result.history["failure"] != ""]["client"]) == {"c3"}
-    notes = result.folder.last_checkpoint()[1]["notes"]  # type: ignore[index]
-    assert notes["unassigned"] == ["c3"]
-    assert "c3" not in notes["stack"]
+    found = result.state_of_clusters
+    assert found.unassigned == ("c3",)
+    assert "c3" not in found.state.stack
 
 
 def test_every_client_alone_has_a_calibrated_model_of_its_own() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Session, local
 
 import fedclade
 from fedclade.clients.tasks import Training
@@ -17,15 +16,16 @@ from fedclade.methods.ifca import IFCA
 from fedclade.methods.shared_layers import LGFedAvg
 from fedclade.models import make
 from fedclade.models.weights import Layout
+from harness import Session, local
 from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 FINDERS = {
     "ifca": {"n_clusters": 2},
-    "hypcluster": {"n_clusters": 2, "fraction": 1.0},
+    "hypcluster": {"n_clusters": 2},
     "fesem": {"n_clusters": 2},
     "fedgroup": {"n_clusters": 2},
-    "flis": {"fraction": 1.0},
+    "flis": {},
 }
 
 
@@ -138,7 +138,7 @@ def test_half_of_the_clients_a_round_and_one_that_never_answers(name: str, tmp_p
     engine.answer = lambda tasks, round: {  # type: ignore[method-assign]
         client: reply for client, reply in answer(tasks, round).items() if client != "c3"
     }
-    session = Session(METHODS[name](**{**FINDERS.get(name, {}), "fraction": 0.5}), engine, TRAINING)
+    session = Session(METHODS[name](**FINDERS.get(name, {})), engine, TRAINING, participation=0.5)
     clusters = session.go(3)  # it checks that they are a partition
     assert all(np.isfinite(model).all() for model in clusters.models.values())
     trained = [e for e in session.ledger if e["phase"] == "train" and e["direction"] == "down" and e["round"] == 3]

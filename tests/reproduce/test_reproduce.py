@@ -123,7 +123,7 @@ def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path:
 def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
     reproduce("fedclust/table5", "smoke", out, workers=1)
     run = Finished.open(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
-    share, numbers = run.record["settings"]["method"]["fraction"], run.summary["layout"]["n_parameters"]
+    share, numbers = run.record["settings"]["participation"], run.summary["layout"]["n_parameters"]
     assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
 
 

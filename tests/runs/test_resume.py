@@ -47,7 +47,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("method", "workers"), [("fedclust", 1), ("local", 2)])
 def test_killed_runs_end_like_unbroken_ones(tmp_path: Path, method: str, workers: int) -> None:
-    settings = {"name": "fedclust", "fraction": 0.5} if method == "fedclust" else method
+    settings = method
     unbroken = fedclade.run(**ARGUMENTS, method=settings, workers=1, out=tmp_path / "unbroken")
     broken = tmp_path / "broken"
     dice = random.Random(7)

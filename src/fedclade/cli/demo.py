@@ -43,7 +43,7 @@ def _run(method: str, folder: Path, console: Console) -> "Result":
     from fedclade import api
 
     with stopping_cleanly(folder / method), RoundsDisplay(console) as display:
-        return api.run(**SETTINGS, method={"name": method, "fraction": 1.0}, out=folder / method, on_round=display)
+        return api.run(**SETTINGS, method=method, out=folder / method, on_round=display)
 
 
 def _in_words(shared: "Result", clustered: "Result") -> str:

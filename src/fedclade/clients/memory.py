@@ -93,7 +93,9 @@ class Memory:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 database.execute("rollback")
-            raise FedcladeError(f"cannot write {self.path}: {error}; free some space or choose another folder") from error
+            raise FedcladeError(
+                f"cannot write {self.path}: {error}; free some space or choose another folder"
+            ) from error
 
     def forget_after(self, round: int) -> None:
         """Go back to what was known at the end of a round."""

@@ -39,7 +39,8 @@ def whole(task: Task, layout: Layout, initial: np.ndarray) -> Task:
         return vector
 
     sent = task.weights
-    return replace(task, weights=tuple(map(filled, sent)) if isinstance(sent, tuple) else filled(sent))
+    vectors: Any = tuple(map(filled, sent)) if isinstance(sent, tuple) else filled(sent)
+    return replace(task, weights=vectors)
 
 
 def _cut(weights: Any, place: np.ndarray | slice) -> Any:

@@ -1,6 +1,6 @@
 """Why an answer must not be used, if so. It may come from anywhere and hold anything: every field is looked at.
 
-What was asked says what may come back: types, shapes, names, finite numbers, ranges. Methods then see good answers only.
+What was asked says what may come back: types, shapes, names, finite numbers, ranges. Methods see good answers only.
 """
 
 import math
@@ -32,7 +32,7 @@ LARGEST_LOSS = 1e30
 LARGEST_OUTPUT = 1e6  # numbers that a layer may put out for one row
 
 
-class Unfit(ValueError):
+class UnfitError(ValueError):
     """What is wrong with an answer; `kind` is that of the failure."""
 
     def __init__(self, kind: Any, detail: str) -> None:
@@ -67,7 +67,7 @@ def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
                 _check_description(task, answer, expected)
             case _:
                 return Failure("bad shape", f"answered with {type(answer).__name__}")
-    except Unfit as unfit:
+    except UnfitError as unfit:
         return unfit.failure
     except (AttributeError, TypeError, ValueError, OverflowError) as error:  # not even arrays and numbers
         return Failure("bad shape", f"sent what is no answer ({type(error).__name__}: {error})"[:300])
@@ -81,24 +81,24 @@ def _check_training(task: Train, answer: Trained, expected: Expected) -> None:
         place = layout.select(task.upload)
         wanted = place.stop - place.start if isinstance(place, slice) else len(place)
     if not isinstance(answer.weights, np.ndarray) or answer.weights.shape != (wanted,):
-        raise Unfit("bad shape", f"sent {np.shape(answer.weights)} numbers, {wanted} were asked for")
+        raise UnfitError("bad shape", f"sent {np.shape(answer.weights)} numbers, {wanted} were asked for")
     if answer.weights.dtype != np.float32:
-        raise Unfit("bad shape", f"sent {answer.weights.dtype}, float32 was asked for")
+        raise UnfitError("bad shape", f"sent {answer.weights.dtype}, float32 was asked for")
     _whole_number("samples", answer.n_samples, 1, expected.max_samples)
     _check_steps(task, answer, expected)
     if not np.isfinite(answer.weights).all():
-        raise Unfit("not finite", "the update holds NaN or infinite numbers")
+        raise UnfitError("not finite", "the update holds NaN or infinite numbers")
     _real_number("loss", answer.loss, -LARGEST_LOSS, LARGEST_LOSS)
     several = isinstance(task.weights, tuple)
     if several:
         _whole_number("choice of model", answer.chosen, 0, len(task.candidates) - 1)
     elif answer.chosen is not None:
-        raise Unfit("bad shape", "chose a model where there was no choice")
+        raise UnfitError("bad shape", "chose a model where there was no choice")
     if expected.from_stranger and wanted:
         begun = task.candidates[answer.chosen or 0] if task.candidates else expected.initial
         length = float(np.linalg.norm(answer.weights.astype(np.float64)))
         if length > ABSURD * (1.0 + float(np.linalg.norm(begun.astype(np.float64)))):
-            raise Unfit("refused", f"sent weights of length {length:.3g}, which is absurd")
+            raise UnfitError("refused", f"sent weights of length {length:.3g}, which is absurd")
 
 
 def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
@@ -109,7 +109,7 @@ def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
         return
     wanted = training.local_epochs * -(-answer.n_samples // training.batch_size)
     if answer.steps != wanted:
-        raise Unfit("refused", f"took {answer.steps} steps where {answer.n_samples} rows make {wanted}")
+        raise UnfitError("refused", f"took {answer.steps} steps where {answer.n_samples} rows make {wanted}")
 
 
 def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
@@ -121,52 +121,52 @@ def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
 def _check_predictions(task: Predict, answer: Predicted, expected: Expected) -> None:
     values, labels = answer.values, answer.labels
     if not (isinstance(values, np.ndarray) and isinstance(labels, np.ndarray)) or values.ndim != 2 or labels.ndim != 1:
-        raise Unfit("bad shape", f"sent predictions of shape {np.shape(values)}")
+        raise UnfitError("bad shape", f"sent predictions of shape {np.shape(values)}")
     if values.dtype != np.float32 or labels.dtype.kind != "i":
-        raise Unfit("bad shape", f"sent predictions as {values.dtype} and labels as {labels.dtype}")
+        raise UnfitError("bad shape", f"sent predictions as {values.dtype} and labels as {labels.dtype}")
     rows = len(labels) if task.rows is None else len(task.rows)
     if len(values) != rows or (task.rows is not None and len(labels)):
-        raise Unfit("bad shape", f"sent {values.shape} predictions and {len(labels)} labels for {rows} rows")
+        raise UnfitError("bad shape", f"sent {values.shape} predictions and {len(labels)} labels for {rows} rows")
     _whole_number("rows", rows, 1, expected.max_samples)
     if task.output in ("probabilities", "outputs") and values.shape[1] != expected.n_classes:
-        raise Unfit("bad shape", f"sent predictions for {values.shape[1]} classes of {expected.n_classes}")
+        raise UnfitError("bad shape", f"sent predictions for {values.shape[1]} classes of {expected.n_classes}")
     if not 0 < values.shape[1] <= LARGEST_OUTPUT:
-        raise Unfit("bad shape", f"sent {values.shape[1]} numbers for a row")
+        raise UnfitError("bad shape", f"sent {values.shape[1]} numbers for a row")
     if not np.isfinite(values).all():
-        raise Unfit("not finite", "the predictions hold NaN or infinite numbers")
+        raise UnfitError("not finite", "the predictions hold NaN or infinite numbers")
     if task.output == "probabilities" and (values.min() < -1e-3 or values.max() > 1 + 1e-3):
-        raise Unfit("refused", "sent probabilities outside 0 and 1")
+        raise UnfitError("refused", "sent probabilities outside 0 and 1")
     if len(labels) and (labels.min() < 0 or labels.max() >= expected.n_classes):
-        raise Unfit("refused", f"sent labels that are none of the {expected.n_classes} classes")
+        raise UnfitError("refused", f"sent labels that are none of the {expected.n_classes} classes")
 
 
 def _check_description(task: Describe, answer: Described, expected: Expected) -> None:
     values = dict(answer.values)
     if not all(isinstance(name, str) and isinstance(array, np.ndarray) for name, array in values.items()):
-        raise Unfit("bad shape", "sent statistics that are no named arrays")
+        raise UnfitError("bad shape", "sent statistics that are no named arrays")
     if any(array.dtype.kind not in "fiu" for array in values.values()):
-        raise Unfit("bad shape", "sent statistics that are no numbers")
+        raise UnfitError("bad shape", "sent statistics that are no numbers")
     if not all(np.isfinite(array).all() for array in values.values()):
-        raise Unfit("not finite", "the statistics hold NaN or infinite numbers")
+        raise UnfitError("not finite", "the statistics hold NaN or infinite numbers")
     wrong = fault_of_description(task.what, dict(task.options), values, expected.input_shape, expected.n_classes)
     if wrong:
-        raise Unfit("bad shape", wrong)
+        raise UnfitError("bad shape", wrong)
 
 
 def _whole_number(what: str, value: Any, least: int, most: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise Unfit("bad shape", f"sent {value!r:.40} as the number of {what}")
+        raise UnfitError("bad shape", f"sent {value!r:.40} as the number of {what}")
     if value < least or (most is not None and value > most):
-        raise Unfit("refused", f"sent {value} as the number of {what}: it must be from {least} to {most}")
+        raise UnfitError("refused", f"sent {value} as the number of {what}: it must be from {least} to {most}")
 
 
 def _real_number(what: str, value: Any, least: float, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise Unfit("bad shape", f"sent {value!r:.40} as its {what}")
+        raise UnfitError("bad shape", f"sent {value!r:.40} as its {what}")
     if not math.isfinite(value):
-        raise Unfit("not finite", f"the {what} is not a number")
+        raise UnfitError("not finite", f"the {what} is not a number")
     if not least <= value <= most:
-        raise Unfit("refused", f"sent {value:.6g} as its {what}: it must be from {least:g} to {most:g}")
+        raise UnfitError("refused", f"sent {value:.6g} as its {what}: it must be from {least:g} to {most:g}")
 
 
 __all__ = ["Expected", "fault"]

@@ -19,8 +19,10 @@ class Transport(Protocol):
     """How tasks reach clients and answers come back."""
 
     name: str
-    clients: tuple[str, ...]
     has_strangers: bool
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
 
     def deliver(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 

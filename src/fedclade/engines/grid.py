@@ -26,7 +26,8 @@ HELLO = "fedclade_hello"  # a query: a node tells which client it is
 class NodeDirectory(Protocol):
     """Who the clients are, and on which node each of them is now."""
 
-    clients: tuple[str, ...]
+    @property
+    def clients(self) -> tuple[str, ...]: ...
 
     def look(self) -> None:
         """See who is online."""

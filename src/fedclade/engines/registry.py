@@ -211,7 +211,10 @@ class RegisteredNodes:
 
 
 def deliver_models(
-    registry: NodeRegistry, run: str, members: Mapping[int, Sequence[str]], tensors: Mapping[int, Mapping[str, np.ndarray]]
+    registry: NodeRegistry,
+    run: str,
+    members: Mapping[int, Sequence[str]],
+    tensors: Mapping[int, Mapping[str, np.ndarray]],
 ) -> list[str]:
     """Give every node its cluster's model to keep; returns who did not get it."""
     from flwr.app import Message

@@ -1,9 +1,9 @@
 """Agreement: our rule for HiCFL's loop. A cluster is split when the picture of who is near whom repeats itself.
 
 HiCFL (see `hicfl`) waits until every member's updates turn steadily. Here a layer is believed when the distances
-between the members' updates are the same from round to round: clients of one distribution are all equally far apart, up to
-noise, and noise does not repeat. Then the rule that all methods share says whether the window's mean directions form
-groups.
+between the members' updates are the same from round to round: clients of one distribution are all equally far apart,
+up to noise, and noise does not repeat. Then the rule that all methods share says whether the window's mean directions
+form groups.
 """
 
 import math

@@ -122,7 +122,7 @@ class FedStack(Method):
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         self.probe(context)  # what is wrong with it must be known now, not after the training
-        trained = self.trained(context, ask, "cluster")
+        trained = self.network_trained(context, ask, "cluster")
         stack = self.predictions(trained.clients, context, ask, "stack")
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:
@@ -148,7 +148,7 @@ class FedStack(Method):
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """With those whose signatures point nearest to a newcomer's; one that points nowhere stays alone."""
-        trained = self.trained(context, ask, "place")
+        trained = self.network_trained(context, ask, "place")
         answers = self.predictions(trained.clients, context, ask, "place") if self.signature == "predictions" else {}
         placements = {}
         for client, vector in self.signatures(trained, answers).items():
@@ -172,7 +172,7 @@ class FedStack(Method):
 
     # What clients do
 
-    def trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
+    def network_trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
         """Clients train their networks from the start that all of one architecture share."""
         training = context.training.model_copy(update={"local_epochs": self.epochs})
         upload = "head" if self.signature == "head" else "nothing"

@@ -5,7 +5,8 @@ Devices", IEEE TMC 2024.
 
 A cluster is due when some layer of every member turns steadily (eqs. 12-15). Its most stable member is the reference;
 whoever's update has a positive cosine with it stays on its side (eqs. 17, 18). With few rows a client some member
-always has a noisy round, and early in training all updates share a direction: our rule for the same loop is `agreement`.
+always has a noisy round, and early in training all updates share a direction: our rule for the same loop is
+`agreement`.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from fedclade.methods.stability import Stability, of_rate
 REOPENS = 0.8  # a finished cluster is looked at again when its consistency falls below this share of what it was
 
 
-class HiCFL(Hierarchical, Stability):
+class HiCFL(Stability, Hierarchical):
     about: ClassVar[About] = About(
         "splits clusters in two once a layer's updates are stable", "Gong et al. 2024", "the number too"
     )
@@ -39,6 +40,12 @@ class HiCFL(Hierarchical, Stability):
     rho_stop: Annotated[float, Field(gt=0, le=1)] | None = None  # consistency; None: 0.95, or 0.85 for centred signs
     eps1: Annotated[float, Field(gt=0)] = 0.4  # norms: split only if the mean update is shorter than this
     eps2: Annotated[float, Field(ge=0)] = 1.6  # and the longest update is longer than this, as in CFL
+
+    order: Literal["aggregate-first", "split-first"] = "aggregate-first"  # which comes first in a round
+
+    @property
+    def splits_first(self) -> bool:
+        return self.order == "split-first"
 
     # When
 

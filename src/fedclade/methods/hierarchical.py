@@ -76,6 +76,11 @@ class Hierarchical(Splitting):
     def nothing_seen(self) -> Hierarchy:
         return Hierarchy({}, {})
 
+    @property
+    def splits_first(self) -> bool:
+        """Whether clusters are split before a round's answers are averaged."""
+        return False
+
     def is_test(self, round: int) -> bool:
         raise NotImplementedError
 
@@ -115,9 +120,13 @@ class Hierarchical(Splitting):
         clusters = self.retry(clusters, context.only(chosen), ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
         before = clusters.models
-        clusters = self.observed(clusters, trained, context).averaged(trained)
+        clusters = self.observed(clusters, trained, context)
+        if not self.splits_first:
+            clusters = clusters.averaged(trained)
         if self.is_test(context.round):
             clusters = self.tested(clusters, before, context, ask)
+        if self.splits_first:
+            clusters = clusters.averaged(trained)
         due = self.variant == "re-organised" and clusters.state.merged is None and self.is_complete(clusters)
         if due and set(clusters.members) <= set(before):  # clusters that were just made have not moved yet
             clusters = reorganised(clusters, before)

@@ -5,7 +5,7 @@ The skeleton is told here once: ask, distances, tree, cut, record. A method says
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -68,7 +68,7 @@ class CutTree(Method):
 class OneShot(Method):
     """The hooks that a method fills, then the skeleton."""
 
-    State = Centres
+    State: ClassVar[type | None] = Centres
 
     @property
     def measure(self) -> str:

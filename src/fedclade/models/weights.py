@@ -138,7 +138,7 @@ def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:
 
 
 class WeightedSum:
-    """A weighted mean, one vector after the other, in double precision: it does not depend on BLAS, and keeps nothing."""
+    """A weighted mean of vectors that come one by one, in double precision: it does not depend on BLAS."""
 
     def __init__(self) -> None:
         self.total: np.ndarray | None = None

@@ -30,13 +30,10 @@ class Finished(Result):
     @cached_property
     def federation(self) -> "Federation":
         """The clients of the run, with their rows."""
-        from fedclade.api import settings_from_record
-        from fedclade.data import federation_of
+        from fedclade.assembly import make_federation
+        from fedclade.runs.record import recorded_settings
 
-        asked = settings_from_record(self.record)
-        where = self.data_dir or asked.data_dir
-        dealt = federation_of(asked.data, asked.split, asked.clients, asked.seed, asked.test_view, where)
-        return dealt.limited(asked.rows, asked.seed)
+        return make_federation(recorded_settings(self.record, self.path, data_dir=self.data_dir))
 
     @cached_property
     def newcomers(self) -> "dict[str, Placed]":

@@ -29,11 +29,11 @@ class Scale:
 
 def participation(share: float) -> dict[str, Any]:
     """So large a share of the clients takes part in a round."""
-    return {"method": {"fraction": share}}
+    return {"participation": share}
 
 
 def participation_in(settings: Layer) -> float:
-    return float(settings["method"].get("fraction", 1.0))
+    return float(settings.get("participation", 1.0))
 
 
 def merged(*layers: Layer) -> dict[str, Any]:
@@ -60,9 +60,7 @@ def combined(layers: Sequence[Layer]) -> dict[str, Any]:
 def whole(settings: Layer) -> dict[str, Any]:
     """All that makes up a run but its seed: checked settings, with defaults filled in."""
     checked = settings_from(settings)
-    values = {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
-    method = checked.make_method().model_dump(mode="json")
-    return {**values, "method": {"name": checked.method["name"], **method}}
+    return {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
 
 
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:

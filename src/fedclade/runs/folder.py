@@ -84,7 +84,9 @@ class RunFolder:
         run = cls(path)
         if not (run.path / "settings.json").is_file():
             if run.path.is_dir() and all(_is_leftover(path) for path in run.path.iterdir()):
-                raise FedcladeError(f"the run in {run.path} was stopped before it began: give the same `fedclade run` again")
+                raise FedcladeError(
+                    f"the run in {run.path} was stopped before it began: give the same `fedclade run` again"
+                )
             raise FedcladeError(f"{run.path} is no run folder: it has no settings.json; give one that a run made")
         return run
 
@@ -237,7 +239,7 @@ class RunFolder:
         shutil.rmtree(self.path / "parts", ignore_errors=True)
 
     def _unfold(self) -> None:
-        """Turn the tables of a finished run into parts again, so that it can go on: those that are not there as parts."""
+        """Turn the tables of a finished run into parts again, where there are none, so that it can go on."""
         for name in TABLES:
             path = self.path / f"{name}.parquet"
             if path.is_file():
