@@ -9,6 +9,7 @@ import numpy as np
 
 import fedclade
 from fedclade.ask import Ask
+from fedclade.clients.memory import Memory
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -50,7 +51,6 @@ class Scripted:
     """
 
     weights: Mapping[str, np.ndarray]  # of every client; with a script only the names count
-    script: Script | None = None
     told: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)  # how many they train on; 1 unless told
     absent: Callable[[str, int], bool] = lambda client, round: False
@@ -63,6 +63,7 @@ class Scripted:
     keeps_models: bool = False
     training: Training | None = None  # what clients do is not training
     network_of: Mapping[str, str] = field(default_factory=dict)
+    script: Script | None = None
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -120,14 +121,13 @@ HEADER = 320  # bytes that a message may take besides its arrays
 
 @dataclass
 class Travelled:
-    """Bytes of some messages. They equal a number of floats if that is what the messages hold, besides their headers."""
+    """Bytes of some messages. They equal a number of floats if they hold so many, besides their headers."""
 
     bytes: int
     messages: int
 
     def __eq__(self, floats: object) -> bool:
-        assert isinstance(floats, int | float)
-        return 0 <= self.bytes - 4 * floats <= HEADER * self.messages
+        return 0 <= self.bytes - 4 * float(floats) <= HEADER * self.messages  # type: ignore[arg-type]
 
 
 def travelled(sizes: Iterable[int]) -> Travelled:
@@ -239,7 +239,7 @@ class Play:
             first = next(update for c in clients for t in range(1, 99) if (update := script(c, t)) is not None)
             layout = one_layer(len(first(np.zeros(1)) if callable(first) else first))
         self.method, self.round = method, 0
-        engine = Scripted(dict.fromkeys(clients, np.empty(0)), script, rows=samples or {}, layout=layout)
+        engine = Scripted(dict.fromkeys(clients, np.empty(0)), rows=samples or {}, layout=layout, script=script)
         self.ask = Ask(engine)  # type: ignore[arg-type]
         training = Training(learning_rate=learning_rate)
         self.context = RoundContext(
@@ -279,3 +279,11 @@ def one_layer(size: int) -> Layout:
 def parts_of(*parts: str) -> set[frozenset[str]]:
     """`parts_of("ab", "c")` is the partition {{a, b}, {c}}."""
     return {frozenset(part) for part in parts}
+
+
+def contents(run: Path) -> dict[tuple[str, str], bytes]:
+    """What clients remember at the end of a run."""
+    memory = Memory(run / "clients")
+    kept = {(c, slot): memory.read(c, slot) for slot, clients in memory.known().items() for c in clients}
+    memory.close()
+    return {key: vector.tobytes() for key, vector in kept.items() if vector is not None}

@@ -27,7 +27,7 @@ from fedclade.clients.tasks import (
     Trained,
     Training,
 )
-from fedclade.clients.validation import Expected, fault
+from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
 from fedclade.updates import UpdateStep
 
@@ -244,7 +244,8 @@ class Ask:
         answers = self.engine.at_server(list(tasks.values()), self.round)
         good: dict[str, Any] = {}
         failures: dict[str, Failure] = {}
-        for name, answer in zip(tasks, answers, strict=True):
+        for name, came in zip(tasks, answers, strict=True):
+            answer = came if isinstance(came, Failure) else not_finite(came) or came
             if isinstance(answer, Failure):
                 failures[name] = answer
                 self.failures.append({"client": name, "phase": "server", "failure": str(answer)})

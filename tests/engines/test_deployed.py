@@ -18,6 +18,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from engines.grids import FakeGrid
 from fedclade import api
+from fedclade.codec import Packet
 from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
 from fedclade.deploy.node import client_app, own_rows, report_of
@@ -27,6 +28,7 @@ from fedclade.engines.records import from_records, to_records
 from fedclade.engines.registry import NodeRegistry
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
+from fedclade.methods.fedclust import FedClust
 from fedclade.runs.folder import RunFolder
 from synthetic import planted
 
@@ -305,7 +307,7 @@ def test_settings_from_a_run_config() -> None:
     settings = settings_of(
         {"method.name": "fedclust", "training.local-epochs": 3, "rows": "", "set": "method.n_clusters=2"}
     )
-    assert settings.method == {"name": "fedclust", "n_clusters": 2}
+    assert settings.method == FedClust(n_clusters=2)
     assert settings.training.local_epochs == 3
     with pytest.raises(FedcladeError, match="no meaning for real nodes"):
         settings_of({"data": "mnist"})
@@ -314,9 +316,10 @@ def test_settings_from_a_run_config() -> None:
 
 
 def test_workers_hand_arrays_over_whole() -> None:
-    header, arrays = worker.unpacked(worker.packed({"a": [1, "ü"]}, [np.arange(3, dtype=np.float32), np.ones((2, 2))]))
-    assert header == {"a": [1, "ü"]}
-    assert [array.tolist() for array in arrays] == [[0, 1, 2], [[1, 1], [1, 1]]]
+    sent = Packet({"a": [1, "ü"]}, [np.arange(3, dtype=np.float32), np.ones((2, 2)), np.empty((0, 4))])
+    came = Packet.from_bytes(sent.to_bytes())
+    assert came.header == {"a": [1, "ü"]}
+    assert [array.tolist() for array in came.arrays] == [[0, 1, 2], [[1, 1], [1, 1]], []]
     assert node_module.HELLO == "fedclade_hello"
 
 
@@ -325,8 +328,8 @@ def test_a_worker_stays_for_the_next_task_and_a_killed_one_is_replaced(tmp_path:
     first = worker._connected(address)
     assert first is not None
     with first:
-        first.send_bytes(worker.packed({"config": {}, "task": {}}, []))
-        assert "error" in worker.unpacked(first.recv_bytes())[0]
+        first.send_bytes(Packet({"config": {}, "task": {}}, []).to_bytes())
+        assert "error" in Packet.from_bytes(first.recv_bytes()).header
     (pid,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)

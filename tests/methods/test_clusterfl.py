@@ -12,7 +12,7 @@ from fedclade.clustering.similarity import relation_weights
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import RoundContext
-from fedclade.methods.clusterfl import ClusterFL, Relations, remembered
+from fedclade.methods.clusterfl import ClusterFL, Relations
 from fedclade.models.weights import Layout
 from harness import Session, local, whole_and_resumed
 from synthetic import planted
@@ -26,7 +26,7 @@ def some_state(n_clients: int = 4, size: int = 3) -> Relations:
     random = np.random.default_rng(0)
     weights, mixtures, dual = (random.normal(size=(n_clients, size)).astype(np.float32) for _ in range(3))
     relation = relation_weights(np.abs(random.normal(size=(n_clients, n_clients))))
-    return Relations(tuple("abcd"[:n_clients]), weights, relation, mixtures, dual, {})
+    return Relations(tuple("abcd"[:n_clients]), weights, relation, mixtures, dual, {}, np.empty((0, 3), np.float32))
 
 
 def lagrangian(state: Relations, weights: np.ndarray) -> float:
@@ -140,16 +140,16 @@ def test_those_who_do_not_report_keep_their_model_and_newcomers_get_one(tmp_path
     }
     session = Session(ClusterFL(relation_every=1), engine)
     one, two = session.go(4, without=["c7"]), session.go(5, without=["c7"])
-    place = remembered(one).clients.index("c1")
-    assert np.array_equal(remembered(one).weights[place], remembered(two).weights[place])
+    place = one.state.clients.index("c1")
+    assert np.array_equal(one.state.weights[place], two.state.weights[place])
     joined = session.admit(two, ["c7"], 6)
     assert joined.cluster_of["c7"] == joined.cluster_of["c5"] != joined.cluster_of["c0"]
     now = replace(session.context, round=6)
     after = session.method.round(joined, now, session.ask).check(now.clients)
-    assert remembered(after).clients == now.clients
+    assert after.state.clients == now.clients
     left = session.method.round(after.without(["c0"]), now.only(set(now.clients) - {"c0"}), session.ask)
-    assert "c0" not in remembered(left).clients
-    assert remembered(left).relation.sum(0) == pytest.approx(np.ones(7))
+    assert "c0" not in left.state.clients
+    assert left.state.relation.sum(0) == pytest.approx(np.ones(7))
     engine.close()
 
 

@@ -133,7 +133,7 @@ def test_newcomers_are_personalised_for_five_epochs(tmp_path: Path) -> None:
     name = late.names[0]
     five, none = placed[name], fedclade.place(result.path, late, personalise=0, save=False)[name]
     assert none.accuracy_personalised is None
-    assert np.array_equal(none.weights, result.folder.last_checkpoint()[1]["models"][none.cluster])  # type: ignore[index]
+    assert np.array_equal(none.weights, result.state_of_clusters.models[none.cluster])
     longer = fedclade.place(result.path, late, personalise=6, save=False)[name]
     assert not np.array_equal(five.weights, none.weights)
     assert not np.array_equal(five.weights, longer.weights)
@@ -155,8 +155,8 @@ def test_planted_groups_are_found_whoever_comes_first(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    for wrong in ({"linkage": "ward"}, {"threshold": -1}, {"n_clusters": 0}):
+    for wrong in ({"linkage": "centroid"}, {"threshold": -1}, {"n_clusters": 0}, {"threshold": 1.0, "n_clusters": 2}):
         with pytest.raises(ValidationError):
             FedClust(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(FedcladeError, match="choose 1 to 4"):
-        Session(FedClust(n_clusters=5), on_a_line(LINE)).go(0)
+    with pytest.raises(FedcladeError, match="n_clusters is 5, but there are 4 clients"):
+        fedclade.run(method={"name": "fedclust", "n_clusters": 5}, clients=4, rows=20, rounds=1, workers=1)

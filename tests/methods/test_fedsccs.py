@@ -22,11 +22,11 @@ ROWS = {"rows": np.ones((3, 2), np.float32)}
 class Judged(Scripted):
     """Clients that also say how well a model does: the later their name, the better."""
 
-    def one(self, client, task: Task):  # type: ignore[no-untyped-def]
+    def one(self, client, task: Task, round: int):  # type: ignore[no-untyped-def]
         if isinstance(task, Evaluate):
             assert task.on == "train"
             return Evaluated(0.0, self.clients.index(client) / 100, 1)
-        return super().one(client, task)
+        return super().one(client, task, round)
 
 
 def scripted(places: dict[str, tuple[float, float]], kind: type[Scripted] = Scripted, **options: object) -> Scripted:
@@ -119,7 +119,7 @@ def test_who_is_selected(selection: str, expected: str | None) -> None:
         assert times["a"] + times["b"] == times["c"] + times["d"] == 8
     if selection == "least-selected":
         assert set(times.values()) == {4, 8}
-    judged = session.floats("select", "down") / TWO.size
+    judged = session.floats("select", "down").messages
     assert judged == (5 * 8 if selection == "power-of-choice" else 0)
 
 
@@ -151,13 +151,13 @@ def test_uplink_of_the_paper() -> None:
     engine = scripted({f"c{n}": (n, 0) for n in range(24)})
     session = Session(RandomClusters(selection="random"), engine)
     session.go(100)
-    assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.475)
+    assert session.floats("train", "up").messages / (100 * 24) == pytest.approx(0.475)
     sizes = [1, 1, 1, 1, 2, 2, 4, 4, 4, 4]  # the worst half of each, at least one: 14
     places = [(100 * group, member) for group, size in enumerate(sizes) for member in range(size)]
     engine = scripted({f"c{n}": place for n, place in enumerate(places)}, Judged)
     session = Session(KCenter(selection="power-of-choice"), engine)
     session.go(100)
-    assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.625)
+    assert session.floats("train", "up").messages / (100 * 24) == pytest.approx(0.625)
 
 
 @pytest.mark.parametrize("name", ["fedsccs", "kcenter", "wc", "random"])
@@ -182,7 +182,10 @@ def test_a_thousand_clients(name: str) -> None:
     noise = np.random.default_rng(0).normal(size=(1000, 2)) / 10
     heads = {f"c{k:03d}": (3 * (k % 2) + noise[k, 0], 10 * (k % 2 == 0) + noise[k, 1]) for k in range(1000)}
     engine = scripted(heads)
-    session = Session(named(name, warmup=1, n_clusters=2 if name == "random" else "auto", selection="random"), engine)
+    session = Session(
+        named(name, warmup=1, selection="random", **wanted),
+        engine,
+    )
     found = session.go(3)
     assert len(session.records["selection"]["chosen"]) == len(found) == 2
     if name != "random":

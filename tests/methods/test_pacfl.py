@@ -17,7 +17,8 @@ E = np.eye(6, dtype=np.float32)
 
 def scripted(bases: dict[str, np.ndarray], **options: object) -> Scripted:
     told = {client: {"basis": basis} for client, basis in bases.items()}
-    return Scripted(dict.fromkeys(bases, two((0, 0))), told, **options)  # type: ignore[arg-type]
+    shape = next(iter(bases.values())).shape[:1]
+    return Scripted(dict.fromkeys(bases, two((0, 0))), told, input_shape=shape, **options)  # type: ignore[arg-type]
 
 
 def turned(degrees: float, first: int = 0) -> np.ndarray:

@@ -123,6 +123,8 @@ class Memory:
 
     def close(self) -> None:
         for database in self._open.values():
+            with contextlib.suppress(sqlite3.Error):  # others still have it open: the last one does it
+                database.execute("pragma journal_mode = delete")  # one plain file, which can be read from anywhere
             with contextlib.suppress(sqlite3.Error):
                 database.close()
         self._open.clear()

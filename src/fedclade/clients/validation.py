@@ -74,6 +74,12 @@ def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
     return None
 
 
+def not_finite(answer: Answer) -> Failure | None:
+    """The one thing that can be wrong with what the server itself works out."""
+    arrays = [value for value in vars(answer).values() if isinstance(value, np.ndarray | float)]
+    return None if all(np.isfinite(array).all() for array in arrays) else Failure("not finite", "the outcome is NaN")
+
+
 def _check_training(task: Train, answer: Trained, expected: Expected) -> None:
     layout = expected.layout
     wanted = 0
@@ -169,4 +175,4 @@ def _real_number(what: str, value: Any, least: float, most: float) -> None:
         raise UnfitError("refused", f"sent {value:.6g} as its {what}: it must be from {least:g} to {most:g}")
 
 
-__all__ = ["Expected", "fault"]
+__all__ = ["Expected", "fault", "not_finite"]

@@ -47,15 +47,16 @@ def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[n
 
     brief = Brief.from_json(header["brief"])
     client = str(header["client"])  # the name that the server knows it by
-    runtime = _runtime_of(json.dumps(dict(config), sort_keys=True), json.dumps(header["brief"], sort_keys=True), client)
+    told = json.dumps(dict(config), sort_keys=True), json.dumps(header["brief"], sort_keys=True)
+    runtime = _runtime_of(*told, client, changed(config))
     runtime.memory = remembered(memory_folder(config, brief.run, client), brief)
     packet = done(runtime, client, header, arrays)
     return {"answer": packet.header}, packet.arrays
 
 
 @lru_cache(maxsize=2)
-def _runtime_of(config: str, brief: str, client: str) -> "ClientRuntime":
-    """The node's rows and networks, kept from task to task."""
+def _runtime_of(config: str, brief: str, client: str, changed: str) -> "ClientRuntime":
+    """The node's rows and networks, kept from task to task until the files of its rows change."""
     from fedclade.clients.memory import Memory
     from fedclade.clients.runtime import ClientRuntime
     from fedclade.engines.brief import Brief
@@ -65,6 +66,13 @@ def _runtime_of(config: str, brief: str, client: str) -> "ClientRuntime":
     federation = with_classes(rows, told.classes, client).limited(told.rows, told.seed)
     memory = Memory(memory_folder(settings, told.run, client))
     return ClientRuntime(federation, told.networks(client), memory, told.seed, told.training)
+
+
+def changed(config: Mapping[str, Any]) -> str:
+    """When the files of a node's rows were last changed, where they are files."""
+    kind, _, path = str(config.get("data", "")).partition(":")
+    files = sorted(Path(path).expanduser().rglob("*")) if kind == "folder" else []
+    return json.dumps([[str(file), file.stat().st_mtime_ns, file.stat().st_size] for file in files if file.is_file()])
 
 
 @lru_cache(maxsize=8)

@@ -10,12 +10,14 @@ from fedclade.codec import Packet, decode, encode
 from fedclade.errors import FedcladeError
 from fedclade.files import write_atomically
 
+CHECKSUM = 32  # characters
+
 
 def save(path: Path, value: Any, *, flush: bool = True) -> None:
     """Arrays become tensors `0`, `1`, ...; the rest is JSON in the file's header, beside a checksum of all."""
     packet = encode(value)
     arrays = {str(place): np.ascontiguousarray(array) for place, array in enumerate(packet.arrays)}
-    header = {"value": packet.text, "checksum": packet.checksum()}
+    header = {"value": packet.checksum() + packet.text}  # one entry: several would come in any order
     write_atomically(path, lambda part: save_tensors(part, arrays, header), flush=flush)
 
 
@@ -36,11 +38,11 @@ def load(path: Path, *, arrays: bool = True) -> Any:
 
     try:
         with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
+            value = (file.metadata() or {})["value"]
             count = len(file.keys())
             tensors = [file.get_tensor(str(place)) if arrays else np.empty(0) for place in range(count)]
-        packet = Packet(json.loads(about["value"]), tensors)
-        if arrays and packet.checksum() != about["checksum"]:
+        packet = Packet(json.loads(value[CHECKSUM:]), tensors)
+        if arrays and packet.checksum() != value[:CHECKSUM]:
             raise ValueError("its checksum is wrong")
         return decode(packet)
     except (SafetensorError, KeyError, IndexError, TypeError, OSError, ValueError) as error:
