@@ -1,16 +1,22 @@
-"""The runs that a page is about, with labels that tell them apart."""
+"""The runs that a page is about: what tells them apart, and which of them can be compared."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedclade.result import Result, readable
+from fedclade.settings import flat
+
+# Runs that differ in one of these are different experiments: which of them is better means nothing.
+CONDITIONS = ("data", "split", "clients", "rows", "test_view", "rounds", "events")
+BESIDE_THE_POINT = {"seed", "workers", "data_dir", "timeout", "engine", "method.name", *CONDITIONS}
 
 
 def read_runs(paths: Iterable[Path | str]) -> list[Result]:
-    """The runs in these folders; of a study, all of them. Their labels say in which settings their methods differ."""
+    """The runs in these folders, of a study all of them; their labels tell their methods apart."""
     runs = [_read(folder) for path in paths for folder in run_folders(Path(path))]
-    label(runs)
+    for mine in experiments(runs).values():
+        for method in {run.method for run in mine}:
+            _label([run for run in mine if run.method == method])
     return runs
 
 
@@ -29,23 +35,58 @@ def run_folders(path: Path) -> list[Path]:
     return of_study or [path]
 
 
-def label(runs: Sequence[Result]) -> None:
-    """Labels name the method and, where that does not tell runs apart, the settings that differ."""
-    same_method = Counter(run.method for run in runs)
-    facts = [_facts(run) for run in runs]
+def _label(runs: Sequence[Result]) -> None:
+    """The runs of one method are told apart by the settings in which they differ."""
+    facts = [
+        {
+            name.rpartition(".")[2]: str(value)
+            for name, value in flat(run.settings).items()
+            if name not in BESIDE_THE_POINT
+        }
+        for run in runs
+    ]
+    differing = differences(facts)
     for run, mine in zip(runs, facts, strict=True):
-        rivals = [other for one, other in zip(runs, facts, strict=True) if one.method == run.method]
-        differs = sorted(
-            {name for name in {*mine, *(n for r in rivals for n in r)} if len({r.get(name) for r in rivals}) > 1}
-        )
-        words = [f"{name}={mine[name]}" for name in differs if name in mine]
-        run.label = ", ".join([run.method, *words]) if same_method[run.method] > 1 else run.method
+        run.label = ", ".join([run.method, *(f"{name}={mine[name]}" for name in sorted(differing) if name in mine)])
 
 
-def _facts(run: Result) -> dict[str, str]:
-    """The settings that make a run another kind of run; seeds and workers do not."""
-    beside_the_point = {"seed", "workers", "data_dir", "method", "training", "timeout", "engine"}
-    facts = {name: str(value) for name, value in run.settings.items() if name not in beside_the_point}
-    facts["split"] = str(run.record["split"])
-    facts |= {name: str(value) for name, value in run.settings["method"].items() if name != "name"}
-    return facts | {name: str(value) for name, value in (run.settings.get("training") or {}).items()}
+def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:
+    """The runs of each experiment, which is named by what tells it from the others: `split iid, rounds 20`."""
+    differing = differences([conditions(run) for run in runs])
+    together: dict[str, list[Result]] = {}
+    for run in runs:
+        together.setdefault(", ".join(f"{name} {conditions(run)[name]}" for name in differing), []).append(run)
+    return together
+
+
+def conditions(run: Result) -> dict[str, str]:
+    known = {**run.settings, "split": run.record["split"], "clients": len(run.record["clients"])}
+    unsaid = {"rows": "all", "test_view": "by default"}
+    return {name.replace("_", " "): str(known.get(name) or unsaid.get(name, "none")) for name in CONDITIONS}
+
+
+def differences(facts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The facts in which some differ from others, with their values in the order of appearance."""
+    names = dict.fromkeys(name for mine in facts for name in mine)
+    values = {name: list(dict.fromkeys(mine.get(name, "-") for mine in facts)) for name in names}
+    return {name: known for name, known in values.items() if len(known) > 1}
+
+
+def for_each_experiment(runs: Sequence[Result], words: Callable[[Sequence[Result]], str]) -> str:
+    """What is said of runs that can be compared, said of each experiment."""
+    parts = experiments(runs)
+    return " ".join(f"For {name}: {words(mine)}" if name else words(mine) for name, mine in parts.items())
+
+
+def names_of(runs: Sequence[Result]) -> list[str]:
+    """What each run is called where there are several."""
+    where = {id(run): name for name, mine in experiments(runs).items() for run in mine}
+    return [", ".join(word for word in (run.label, where[id(run)], f"seed {run.seed}") if word) for run in runs]
+
+
+def by_label(runs: Sequence[Result]) -> dict[str, list[Result]]:
+    """Runs that differ in their seeds only, together."""
+    together: dict[str, list[Result]] = {}
+    for run in runs:
+        together.setdefault(run.label, []).append(run)
+    return together
