@@ -253,7 +253,7 @@ def test_the_command_writes_page_summary_and_pictures(runs: dict[str, Path], tmp
     pictures = re.findall(r"!\[(.*?)\]\((.*?)\)", summary)
     assert pictures
     for alternative, picture in pictures:
-        assert alternative.endswith(".")  # a sentence
+        assert alternative.endswith("as described above.")
         assert (page.parent / picture).stat().st_size < 300_000
     kinds = {path.suffix for path in (page.parent / "page-pictures").iterdir()}
     assert kinds == {".png", ".svg"}

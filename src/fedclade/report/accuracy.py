@@ -6,8 +6,11 @@ Of many clients, the mean and the standard deviation are told, in words, tables 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedclade.display import counted
-from fedclade.report.reading import by_label, experiments, for_each_experiment
+from fedclade.experiments import by_label, experiments
+from fedclade.report.reading import for_each_experiment
 from fedclade.report.sections import (
     ROUND_AXIS,
     Section,
@@ -103,7 +106,7 @@ def _mean_with_band(
         mode="lines+markers" if local or len(rounds) <= 40 else "lines",
         line={"color": tint, "width": 1 if local else 2.5, "dash": "dot" if local else "solid"},
         marker={"symbol": "diamond" if local else "circle", "size": 9 if local else 5},
-        error_y={"array": short(std), "thickness": 1} if local else None,
+        error_y={**_bars(mean, std), "thickness": 1} if local else None,
         **common,
     )  # fmt: skip
 
@@ -122,14 +125,23 @@ def _distribution_figure(runs: Sequence[Result], all_runs: Sequence[Result]) -> 
                 marker={"size": 4, "opacity": 0.6}, line={"color": tint, "width": 1}, fillcolor=faint(tint),
                 hoveron="points", hovertemplate="%{text}: %{x:.1%}<extra>" + model + "</extra>", **common,
             ))  # fmt: skip
+            if not len(values):
+                continue
+            mean, std = np.array([seen["mean"]]), np.array([seen["std"]])
             traces.append(trace("scatter", 
-                x=short([seen["mean"]]) if len(values) else [], y=[row] if len(values) else [], mode="markers",
-                name=row, error_x={"array": short([seen["std"]]) if len(values) else [], "thickness": 2},
+                x=short(mean), y=[row], mode="markers", name=row, error_x={**_bars(mean, std), "thickness": 2},
                 marker={"symbol": "line-ns", "size": 18, "color": tint, "line": {"width": 3, "color": tint}},
                 hovertemplate=f"{mean_and_std(seen)}<extra>mean ± standard deviation over clients</extra>", **common,
             ))  # fmt: skip
     yaxis = {"automargin": True, "autorange": "reversed", "type": "category"}
-    return make_figure(traces, 110 + 28 * len(traces), xaxis=share_axis(), yaxis=yaxis, violingap=0.3)
+    return make_figure(
+        traces, 110 + 56 * len(MODELS) * len(by_label(runs)), xaxis=share_axis(), yaxis=yaxis, violingap=0.3
+    )
+
+
+def _bars(mean: Any, std: Any) -> dict[str, Any]:
+    """One standard deviation to either side, but not beyond 0 and 1: there are no such accuracies."""
+    return {"array": short(np.minimum(std, 1 - mean)), "arrayminus": short(np.minimum(std, mean))}
 
 
 def _clusters_figure(run: Result) -> Any:

@@ -1,10 +1,10 @@
 """The runs at a glance, every client, what failed, and the settings and versions by which a run can be made again."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fedclade.display import counted, size_in_words, time_in_words
-from fedclade.report.reading import by_label, conditions, differences, experiments
+from fedclade.experiments import by_label, conditions, differences, experiments, how_they_differ
 from fedclade.report.sections import Section, mean_and_std, percent
 from fedclade.result import MODELS, Result
 from fedclade.settings import flat
@@ -38,20 +38,19 @@ def overview(runs: Sequence[Result]) -> Section:
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
-    words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs, differing)
+    words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
     words += " Accuracies are means and standard deviations over clients."
     return Section("overview", "At a glance", words, table=[header, *rows])
 
 
-def _together(runs: Sequence[Result], differing: Mapping[str, Sequence[str]]) -> str:
+def _together(runs: Sequence[Result]) -> str:
     states = Counter(run.state for run in runs)
     told = ", ".join(f"{number} {state}" for state, number in states.items())
     words = f"{counted(len(runs), 'run')} of {counted(len(by_label(runs)), 'method')} ({told})."
-    if differing:
-        what = " and ".join(f"{name} ({', '.join(values)})" for name, values in differing.items())
+    if differing := how_they_differ(runs):
         words += (
-            f" They are {counted(len(experiments(runs)), 'experiment')}, which differ in {what}: only runs of the same "
-            "one are ranked against each other."
+            f" They are {counted(len(experiments(runs)), 'experiment')}, which differ in {differing}: only runs of the "
+            "same one are ranked against each other."
         )
     return words
 

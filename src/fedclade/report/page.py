@@ -9,8 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 from fedclade import __version__
+from fedclade.experiments import by_label
 from fedclade.report import accuracy, evidence, extras, facts, matrices, members, traffic, trees
-from fedclade.report.reading import by_label, names_of
+from fedclade.report.reading import names_of
 from fedclade.report.sections import Section, colour
 from fedclade.result import Result, readable
 

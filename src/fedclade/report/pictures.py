@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.experiments import by_label, experiments
 from fedclade.files import write_atomically
 from fedclade.report.accuracy import named, pooled
 from fedclade.report.matrices import averaged, kept_matrices
-from fedclade.report.reading import by_label, experiments
 from fedclade.report.sections import FIRST_COLOURS, NO_CLUSTER
 from fedclade.report.trees import gap, height_axis
 from fedclade.result import MODELS, Result
@@ -144,5 +144,7 @@ def holdings(axes: Any, run: Result) -> bool:
 def _finished(axes: Any) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if 0 < len(axes.get_legend_handles_labels()[0]) <= 24:
-        axes.legend(frameon=False, fontsize="small")
+    count = len(axes.get_legend_handles_labels()[0])
+    if 0 < count <= 24:
+        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+        axes.figure.set_size_inches(7, 4.2 + 0.18 * ((count + 1) // 2))

@@ -1,13 +1,12 @@
 """The runs that a page is about: what tells them apart, and which of them can be compared."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fedclade.experiments import CONDITIONS, differences, experiments
 from fedclade.result import Result, readable
 from fedclade.settings import flat
 
-# Runs that differ in one of these are different experiments: which of them is better means nothing.
-CONDITIONS = ("data", "split", "clients", "rows", "test_view", "rounds", "events")
 BESIDE_THE_POINT = {"seed", "workers", "data_dir", "timeout", "engine", "method.name", *CONDITIONS}
 
 
@@ -50,28 +49,6 @@ def _label(runs: Sequence[Result]) -> None:
         run.label = ", ".join([run.method, *(f"{name}={mine[name]}" for name in sorted(differing) if name in mine)])
 
 
-def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:
-    """The runs of each experiment, which is named by what tells it from the others: `split iid, rounds 20`."""
-    differing = differences([conditions(run) for run in runs])
-    together: dict[str, list[Result]] = {}
-    for run in runs:
-        together.setdefault(", ".join(f"{name} {conditions(run)[name]}" for name in differing), []).append(run)
-    return together
-
-
-def conditions(run: Result) -> dict[str, str]:
-    known = {**run.settings, "split": run.record["split"], "clients": len(run.record["clients"])}
-    unsaid = {"rows": "all", "test_view": "by default"}
-    return {name.replace("_", " "): str(known.get(name) or unsaid.get(name, "none")) for name in CONDITIONS}
-
-
-def differences(facts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The facts in which some differ from others, with their values in the order of appearance."""
-    names = dict.fromkeys(name for mine in facts for name in mine)
-    values = {name: list(dict.fromkeys(mine.get(name, "-") for mine in facts)) for name in names}
-    return {name: known for name, known in values.items() if len(known) > 1}
-
-
 def for_each_experiment(runs: Sequence[Result], words: Callable[[Sequence[Result]], str]) -> str:
     """What is said of runs that can be compared, said of each experiment."""
     parts = experiments(runs)
@@ -82,11 +59,3 @@ def names_of(runs: Sequence[Result]) -> list[str]:
     """What each run is called where there are several."""
     where = {id(run): name for name, mine in experiments(runs).items() for run in mine}
     return [", ".join(word for word in (run.label, where[id(run)], f"seed {run.seed}") if word) for run in runs]
-
-
-def by_label(runs: Sequence[Result]) -> dict[str, list[Result]]:
-    """Runs that differ in their seeds only, together."""
-    together: dict[str, list[Result]] = {}
-    for run in runs:
-        together.setdefault(run.label, []).append(run)
-    return together

@@ -10,6 +10,8 @@ from fedclade.report.sections import Section
 from fedclade.result import Result
 from fedclade.tables import to_markdown
 
+LONGEST = 100  # rows of a table
+
 
 def summary(
     runs: Sequence[Result], sections: Mapping[str, Section], pictures: Mapping[str, Sequence[Path]] | None = None
@@ -29,8 +31,9 @@ def _written(key: str, section: Section, pictures: Mapping[str, Sequence[Path]],
     parts = [f"{'#' * depth} {section.title}", section.words]
     if section.views and section.views[0].words:
         parts.append(section.views[0].words)
-    alternative = f"{section.title}: {section.words}".replace("[", "(").replace("]", ")")
-    parts += [f"![{alternative}]({path.as_posix()})" for path in pictures.get(key, ())]
-    if section.table:
+    parts += [f"![{section.title}, as described above.]({path.as_posix()})" for path in pictures.get(key, ())]
+    if len(section.table) > LONGEST:
+        parts.append(f"The table has {len(section.table) - 1:,} rows: they are in the page.")
+    elif section.table:
         parts.append(to_markdown(section.table))
     return "\n\n".join(parts)

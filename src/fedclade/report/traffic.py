@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedclade.display import size_in_words
+from fedclade.experiments import experiments
 from fedclade.report.accuracy import named
-from fedclade.report.reading import experiments, for_each_experiment
+from fedclade.report.reading import for_each_experiment
 from fedclade.report.sections import Section, View, make_figure, mean_and_std, share_axis, short, titled, trace
 from fedclade.result import DIRECTIONS, MODELS, Result
 
