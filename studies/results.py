@@ -238,7 +238,8 @@ def section(name: str, comparison: Comparison) -> tuple[str, list[str]]:
     judged = [claim for claim in claims if isinstance(claim, Claim)]
     titles = [study.title, *[""] * len(judged)]  # once is enough
     overview = [f"| {title} | {c.words} | {c.here} | {c.verdict} |" for title, c in zip(titles, judged, strict=False)]
-    return f"## {study.title}\n\n{to_markdown(comparison.words())}\n\n{listed}\n", overview
+    table = "\n\n".join(part for part in (to_markdown(comparison.words()), comparison.warning()) if part)
+    return f"## {study.title}\n\n{table}\n\n{listed}\n", overview
 
 
 def study_of(name: str, data_dir: str | None) -> Study:

@@ -84,3 +84,16 @@ def test_wrong_studies_are_one_line() -> None:
         Study.of({"settings": 3, "cells": [{"label": "a"}]})
     result = CliRunner().invoke(app, ["compare"])
     assert result.exit_code == 2
+
+
+def test_rows_of_other_experiments_are_named(tmp_path: Path) -> None:
+    cells = [{"label": "a", "method": "local"}, {"label": "b", "method": "fedavg", "rounds": 1}]
+    comparison = compare(Study.of({"settings": SETTINGS, "cells": cells, "seeds": (0,)}), tmp_path, workers=1)
+    assert comparison.warning() == "Not all rows are of one experiment (rounds 2: a; rounds 1: b)."
+    comparison.write()
+    assert comparison.warning() in (tmp_path / "table.md").read_text()
+
+
+def test_cells_of_one_experiment_need_no_warning(finished: tuple[Path, dict[str, object]]) -> None:
+    out, plan = finished
+    assert Comparison(Study.of(plan), out).warning() == ""

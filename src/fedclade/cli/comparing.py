@@ -86,6 +86,8 @@ def compare(
     for row in body:
         table.add_row(*row)
     console.print(table)
+    if warning := comparison.warning():
+        console.print(warning, soft_wrap=True)
     whole = "all columns" if len(header) < len(rows[0]) else "also"
     console.print(f"{whole} as Markdown, LaTeX, CSV and HTML in {folder}", soft_wrap=True)
     if comparison.failures:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedclade.compare.study import PlannedRun, Study
 from fedclade.errors import FedcladeError
+from fedclade.experiments import by_label, experiments
 from fedclade.files import write_atomically
 from fedclade.result import MODELS, Result, over_clients
 from fedclade.tables import to_html, to_latex, to_markdown
@@ -56,18 +57,34 @@ class Comparison:
         rows = self.table().replace({np.nan: None}).to_dict("records")
         return [names, *([COLUMNS[name](row) for name in names] for row in rows)]
 
+    def warning(self) -> str:
+        """That some cells are of another experiment than others, where it is so."""
+        ended = [run for run in self.study.runs(self.out) if run.folder.is_finished]
+        parts: dict[str, list[str]] = {}
+        for name, results in experiments([_labelled(run) for run in ended]).items():
+            parts[name] = list(by_label(results))
+        told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in parts.items())
+        return f"Not all rows are of one experiment ({told})." if len(parts) > 1 else ""
+
     def write(self) -> None:
         """The table beside the runs."""
         rows, title = self.words(), self.study.title
+        legend = f"{LEGEND} {self.warning()}".rstrip()
         texts = {
-            "table.md": f"{to_markdown(rows)}\n\n{LEGEND}\n",
+            "table.md": f"{to_markdown(rows)}\n\n{legend}\n",
             "table.tex": f"{to_latex(rows)}\n",
-            "table.html": to_html(rows, title, LEGEND),
+            "table.html": to_html(rows, title, legend),
             "table.csv": self.table().to_csv(index=False),
             "runs.csv": self.results().to_csv(index=False),
         }
         for name, text in texts.items():
             write_atomically(self.out / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+
+
+def _labelled(run: PlannedRun) -> Result:
+    result = Result(run.folder)
+    result.label = run.label
+    return result
 
 
 def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:

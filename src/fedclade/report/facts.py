@@ -1,11 +1,12 @@
-"""The runs at a glance, what failed, and the settings and versions by which a run can be made again."""
+"""The runs at a glance, every client, what failed, and the settings and versions by which a run can be made again."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from fedclade.display import counted, size_in_words, time_in_words
-from fedclade.report.sections import Section, percent
-from fedclade.result import Result
+from fedclade.experiments import by_label, conditions, differences, experiments, how_they_differ
+from fedclade.report.sections import Section, mean_and_std, percent
+from fedclade.result import MODELS, Result
 from fedclade.settings import flat
 
 MOST_FAILURES = 200  # rows
@@ -28,40 +29,66 @@ def progress(run: Result) -> str:
 
 def overview(runs: Sequence[Result]) -> Section:
     """A row for each run, with both accuracies."""
+    differing = differences([conditions(run) for run in runs])
     header = [
-        "run", "seed", "rounds", "server's model", "worst client", "own model", "own, worst", "clusters", "ARI", "up",
-        "down", "failures", "time",
+        "run", *(name for name in differing if name != "rounds"), "seed", "rounds", MODELS["accuracy"], "worst client",
+        MODELS["accuracy_local"], "worst client", "clusters", "ARI", "up", "down", "failures", "time",
     ]  # fmt: skip
-    rows = [_row(run) for run in runs]
+    rows = [_row(run, [conditions(run)[name] for name in differing if name != "rounds"], len(header)) for run in runs]
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
     words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
-    return Section("overview", "At a glance", f"{words} Accuracies are means over clients.", table=[header, *rows])
+    words += " Accuracies are means and standard deviations over clients."
+    return Section("overview", "At a glance", words, table=[header, *rows])
 
 
 def _together(runs: Sequence[Result]) -> str:
     states = Counter(run.state for run in runs)
-    methods = len({run.label for run in runs})
     told = ", ".join(f"{number} {state}" for state, number in states.items())
-    return f"{counted(len(runs), 'run')} of {counted(methods, 'method')} ({told})."
+    words = f"{counted(len(runs), 'run')} of {counted(len(by_label(runs)), 'method')} ({told})."
+    if differing := how_they_differ(runs):
+        words += (
+            f" They are {counted(len(experiments(runs)), 'experiment')}, which differ in {differing}: only runs of the "
+            "same one are ranked against each other."
+        )
+    return words
 
 
-def _row(run: Result) -> list[str]:
+def _row(run: Result, conditions: Sequence[str], width: int) -> list[str]:
+    rounds = str(run.round) if run.state == "ended" else f"{max(run.round, 0)} of {run.rounds}"
+    start = [run.label, *conditions, str(run.seed), rounds]
     if run.round < 0:
-        return [run.label, str(run.seed), f"0 of {run.rounds}", *["-"] * 9, "-"]
-    rounds, ari = str(run.round) if run.state == "ended" else f"{run.round} of {run.rounds}", run.agreement["ari"]
+        return start + ["-"] * (width - len(start))
+    ari = run.agreement["ari"]
     return [
-        run.label,
-        str(run.seed),
-        rounds,
-        *(percent(seen[what]) for seen in (run.accuracy, run.accuracy_local) for what in ("mean", "worst")),
+        *start,
+        *(word for seen in (run.accuracy, run.accuracy_local) for word in (mean_and_std(seen), percent(seen["worst"]))),
         str(len(run.clusters)),
         "-" if ari is None else f"{ari:.3f}",
         *map(size_in_words, run.bytes.values()),
         str(len(run.failures)),
         time_in_words(run.seconds),
     ]
+
+
+def clients(run: Result) -> Section:
+    """A row for each client: where it is and how well it does."""
+    failed, measured = Counter(run.failures["client"]), [run.last(column) for column in MODELS]
+    groups = run.groups
+    header = ["client", "cluster", *(["hidden group"] if groups else []), *MODELS.values(), "failures"]
+    rows = [
+        [
+            client,
+            str(run.assignment[client]),
+            *([str(groups[client])] if groups else []),
+            *(percent(seen.get(client)) for seen in measured),
+            str(failed[client]),
+        ]
+        for client in run.clients
+    ]
+    words = f"{counted(len(rows), 'client')}, cluster by cluster, each with the accuracies that were measured last."
+    return Section("clients", "Every client", words, table=[header, *rows], folded=True)
 
 
 def failures(run: Result) -> Section:

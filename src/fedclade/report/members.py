@@ -7,28 +7,48 @@ from typing import Any
 import numpy as np
 
 from fedclade.display import counted
-from fedclade.report.sections import AMOUNT, Section, View, cluster_colours, faint, make_figure, percent, trace
-from fedclade.result import Result
+from fedclade.report.sections import (
+    AMOUNT,
+    NO_CLUSTER,
+    Section,
+    View,
+    cluster_colours,
+    faint,
+    make_figure,
+    mean_and_std,
+    names_axis,
+    percent,
+    titled,
+    trace,
+)
+from fedclade.result import MODELS, Result, over_clients
 
 NAMES = 400  # characters of names in a table's cell
+MOST_BANDS = 30  # groups or clusters between which bands can be followed
 WIDEST = 12  # hidden groups that get a column of their own
 
 
 def clusters(run: Result) -> Section:
     """A row for each cluster."""
     sizes = [len(part) for part in run.clusters.values()]
-    served, own = run.last("accuracy"), run.last("accuracy_local")
-    header = ["cluster", "clients", "server's model", "own model", "who"]
+    measured = [run.last(column) for column in MODELS]
+    header = ["cluster", "clients", *MODELS.values(), "who"]
     rows = [
-        [str(k), str(len(part)), *(percent(seen.reindex(part).median()) for seen in (served, own)), _named(part)]
-        for k, part in run.clusters.items()
+        [
+            str(cluster),
+            str(len(part)),
+            *(mean_and_std(over_clients(seen.reindex(part).dropna())) for seen in measured),
+            _named(part),
+        ]
+        for cluster, part in run.clusters.items()
     ]
     words = f"{counted(len(run.clients), 'client')} are in {counted(len(sizes), 'cluster')}"
     if len(sizes) > 1:
         words += f" of {min(sizes)} to {max(sizes)} clients" if min(sizes) < max(sizes) else f" of {sizes[0]}"
         alone = sum(1 for size in sizes if size == 1)
         words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
-    return Section("clusters", "Who is in which cluster", f"{words}. Accuracies are medians.", table=[header, *rows])
+    words += ". Accuracies are means and standard deviations over a cluster's clients."
+    return Section("clusters", "Who is in which cluster", words, table=[header, *rows], folded=len(rows) > 40)
 
 
 def placements(run: Result) -> Section | None:
@@ -75,15 +95,14 @@ def holdings(run: Result) -> Section | None:
     shares = np.stack([row / max(row.sum(), 1) for row in parts.values()])
     names = [f"cluster {k} ({len(run.clusters[k])})" for k in parts]
     per_client = np.stack([counts[c] for c in run.clients])
-    owners = [f"{c} (cluster {run.assignment[c]})" for c in run.clients]
     views = [
         View(
-            _histograms(shares, names, classes, "%{y}: %{z:.1%} of its rows are %{x}<extra></extra>", ".0%"),
+            _histograms(shares, names, classes, "%{y}: %{z:.1%} of its rows are %{x}<extra></extra>", ".1~%"),
             "The darker, the larger the share of a cluster's training rows that have a label.",
             {"by": "cluster"},
         ),
         View(
-            _histograms(per_client, owners, classes, "%{y}: %{z} rows of %{x}<extra></extra>", None),
+            _histograms(per_client, run.clients, classes, "%{y}: %{z} rows of %{x}<extra></extra>", None),
             "The darker, the more training rows of a label a client began with; clients of a cluster lie together.",
             {"by": "client"},
         ),
@@ -107,15 +126,7 @@ def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str,
     bar = {"thickness": 10, "tickformat": ticks}
     scale = {"colorscale": AMOUNT, "colorbar": bar, "zmin": 0, "zmax": max(float(np.max(values, initial=0.0)), 0.01)}
     cells = trace("heatmap", z=values, x=classes, y=names, hovertemplate=hover, **scale)
-    few = len(names) <= 40
-    yaxis = {
-        "autorange": "reversed",
-        "showticklabels": few,
-        "automargin": True,
-        "tickfont": {"size": 10},
-        "type": "category",
-    }
-    xaxis = {"title": {"text": "label"}, "type": "category", "showticklabels": len(classes) <= 40, "automargin": True}
+    xaxis, yaxis = names_axis(**titled("label")), names_axis(autorange="reversed")
     return make_figure([cells], max(260, min(150 + 20 * len(names), 760)), xaxis=xaxis, yaxis=yaxis)
 
 
@@ -138,7 +149,7 @@ def mapping(run: Result) -> Section | None:
         "mapping",
         "Hidden groups and found clusters",
         words,
-        [View(_sankey(run, hidden, flows))],
+        [View((_bands if max(len(hidden), len(run.clusters)) <= MOST_BANDS else _counts)(run, hidden, flows))],
         _table(run, hidden, flows),
     )
 
@@ -149,12 +160,12 @@ def _how_many(which: list[int], word: str) -> str:
     return f"{counted(len(which), word)} {'is' if len(which) == 1 else 'are'}"
 
 
-def _sankey(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
+def _bands(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
     place = {group: k for k, group in enumerate(hidden)}
     names = [f"group {group}" for group in hidden] + [f"cluster {cluster}" for cluster in run.clusters]
     tints, targets = cluster_colours(run), {cluster: len(hidden) + k for k, cluster in enumerate(run.clusters)}
     bands = trace("sankey", 
-        node={"label": names, "color": ["#8c8c8c"] * len(hidden) + list(tints.values()), "pad": 12, "thickness": 14,
+        node={"label": names, "color": [NO_CLUSTER] * len(hidden) + list(tints.values()), "pad": 12, "thickness": 14,
               "hovertemplate": "%{label}: %{value} clients<extra></extra>"},
         link={
             "source": [place[group] for group, _ in flows],
@@ -166,6 +177,17 @@ def _sankey(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> 
     )  # fmt: skip
     rows = max(len(hidden), len(run.clusters))
     return make_figure([bands], max(240, min(90 + 30 * rows, 1000)), margin={"l": 4, "r": 4, "b": 16})
+
+
+def _counts(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
+    """How many clients of each group are in each cluster, as a colour: bands of so many would be a tangle."""
+    z = [[flows[group, cluster] or None for group in hidden] for cluster in run.clusters]
+    names = [f"cluster {cluster}" for cluster in run.clusters]
+    told = "%{z} clients of %{x} are in %{y}<extra></extra>"
+    scale = {"colorscale": AMOUNT, "zmin": 0, "colorbar": {"thickness": 10}}
+    cells = trace("heatmap", z=z, x=[f"group {group}" for group in hidden], y=names, hovertemplate=told, **scale)
+    height = max(300, min(150 + 16 * len(names), 800))
+    return make_figure([cells], height, xaxis=names_axis(), yaxis=names_axis(autorange="reversed"))
 
 
 def _table(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> list[list[str]]:

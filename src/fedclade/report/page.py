@@ -9,15 +9,19 @@ from importlib.resources import files
 from typing import Any
 
 from fedclade import __version__
-from fedclade.report import accuracy, curves, facts, matrices, members, trees
-from fedclade.report.sections import COLOURS, Section
+from fedclade.experiments import by_label
+from fedclade.report import accuracy, evidence, extras, facts, matrices, members, traffic, trees
+from fedclade.report.reading import names_of
+from fedclade.report.sections import Section, colour
 from fedclade.result import Result, readable
 
 ORDER = (
     "overview", "accuracy", "distribution", "traffic", "inside", "splits", "dendrogram", "matrix", "mapping",
-    "clusters", "placements", "networks", "holdings", "stability", "bic", "selection", "norms", "stacking", "failures",
-    "settings",
+    "clusters", "clients", "placements", "networks", "holdings", "agreement", "stability", "norms", "bic", "selection",
+    "stacking", "failures", "settings",
 )  # fmt: skip
+
+SCRIPTS = ("page", "tables", "cuts", "figures", "live")  # they are one, in this order
 
 
 def sections_of(runs: Sequence[Result]) -> dict[str, Section]:
@@ -25,7 +29,7 @@ def sections_of(runs: Sequence[Result]) -> dict[str, Section]:
     begun = [run for run in runs if run.round >= 0]
     sections = {"overview": facts.overview(runs)}
     if begun:
-        together = (accuracy.by_round, accuracy.distribution, curves.traffic)
+        together = (accuracy.by_round, accuracy.distribution, traffic.traffic)
         sections |= {section.id: section for section in (_made(build, begun) for build in together) if section}
     for place, run in enumerate(runs):
         mine = [_made(build, run) for build in _builders(run, len(runs))]
@@ -44,14 +48,16 @@ def _builders(run: Result, n_runs: int) -> list[Callable[[Result], Section | Non
         lambda run: matrices.matrices(run, matrices.MOST_CELLS // n_runs),
         members.mapping,
         members.clusters,
+        facts.clients,
         members.placements,
         members.networks,
         members.holdings,
-        curves.stability,
-        curves.bic,
-        curves.selection,
-        curves.norms,
-        curves.stacking,
+        evidence.agreement,
+        evidence.stability,
+        evidence.norms,
+        evidence.bic,
+        extras.selection,
+        extras.stacking,
         facts.failures,
         facts.settings,
     ]
@@ -71,9 +77,9 @@ def page_data(runs: Sequence[Result], sections: Mapping[str, Section]) -> dict[s
         "state": state,
         "status": status,
         "order": ORDER,
-        "colours": COLOURS,
-        "methods": list(dict.fromkeys(run.label for run in runs)),
-        "runs": [f"{run.label}, seed {run.seed}" for run in runs],
+        "colours": [colour(k) for k in range(max(len(runs), *(len(run.record["clients"]) for run in runs)))],
+        "methods": list(by_label(runs)),
+        "runs": names_of(runs),
         "sections": {key: section_data(section) for key, section in sections.items()},
     }
 
@@ -95,7 +101,7 @@ def html_page(runs: Sequence[Result], data: Mapping[str, Any]) -> str:
         "title": escape(facts.headline(runs)),
         "style": _part("page.css"),
         "footer": f"Made by fedclade {escape(__version__)}. Figures can be zoomed, hovered over and saved.",
-        "script": _part("page.js"),
+        "script": "\n".join(_part(f"{name}.js") for name in SCRIPTS),
         "plotly": packed(get_plotlyjs()),
         "data": packed(as_json(data)),
     }
@@ -110,4 +116,4 @@ def packed(text: str) -> str:
 
 
 def _part(name: str) -> str:
-    return (files("fedclade.report") / name).read_text(encoding="utf-8")
+    return (files("fedclade.report") / "assets" / name).read_text(encoding="utf-8")

@@ -1,16 +1,21 @@
-"""The runs that a page is about, with labels that tell them apart."""
+"""The runs that a page is about: what tells them apart, and which of them can be compared."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fedclade.experiments import CONDITIONS, differences, experiments
 from fedclade.result import Result, readable
+from fedclade.settings import flat
+
+BESIDE_THE_POINT = {"seed", "workers", "data_dir", "timeout", "engine", "method.name", *CONDITIONS}
 
 
 def read_runs(paths: Iterable[Path | str]) -> list[Result]:
-    """The runs in these folders; of a study, all of them. Their labels say in which settings their methods differ."""
+    """The runs in these folders, of a study all of them; their labels tell their methods apart."""
     runs = [_read(folder) for path in paths for folder in run_folders(Path(path))]
-    label(runs)
+    for mine in experiments(runs).values():
+        for method in {run.method for run in mine}:
+            _label([run for run in mine if run.method == method])
     return runs
 
 
@@ -29,23 +34,28 @@ def run_folders(path: Path) -> list[Path]:
     return of_study or [path]
 
 
-def label(runs: Sequence[Result]) -> None:
-    """Labels name the method and, where that does not tell runs apart, the settings that differ."""
-    same_method = Counter(run.method for run in runs)
-    facts = [_facts(run) for run in runs]
+def _label(runs: Sequence[Result]) -> None:
+    """The runs of one method are told apart by the settings in which they differ."""
+    facts = [
+        {
+            name.rpartition(".")[2]: str(value)
+            for name, value in flat(run.settings).items()
+            if name not in BESIDE_THE_POINT
+        }
+        for run in runs
+    ]
+    differing = differences(facts)
     for run, mine in zip(runs, facts, strict=True):
-        rivals = [other for one, other in zip(runs, facts, strict=True) if one.method == run.method]
-        differs = sorted(
-            {name for name in {*mine, *(n for r in rivals for n in r)} if len({r.get(name) for r in rivals}) > 1}
-        )
-        words = [f"{name}={mine[name]}" for name in differs if name in mine]
-        run.label = ", ".join([run.method, *words]) if same_method[run.method] > 1 else run.method
+        run.label = ", ".join([run.method, *(f"{name}={mine[name]}" for name in sorted(differing) if name in mine)])
 
 
-def _facts(run: Result) -> dict[str, str]:
-    """The settings that make a run another kind of run; seeds and workers do not."""
-    beside_the_point = {"seed", "workers", "data_dir", "method", "training", "timeout", "engine"}
-    facts = {name: str(value) for name, value in run.settings.items() if name not in beside_the_point}
-    facts["split"] = str(run.record["split"])
-    facts |= {name: str(value) for name, value in run.settings["method"].items() if name != "name"}
-    return facts | {name: str(value) for name, value in (run.settings.get("training") or {}).items()}
+def for_each_experiment(runs: Sequence[Result], words: Callable[[Sequence[Result]], str]) -> str:
+    """What is said of runs that can be compared, said of each experiment."""
+    parts = experiments(runs)
+    return " ".join(f"For {name}: {words(mine)}" if name else words(mine) for name, mine in parts.items())
+
+
+def names_of(runs: Sequence[Result]) -> list[str]:
+    """What each run is called where there are several."""
+    where = {id(run): name for name, mine in experiments(runs).items() for run in mine}
+    return [", ".join(word for word in (run.label, where[id(run)], f"seed {run.seed}") if word) for run in runs]
