@@ -216,6 +216,7 @@ def record_of(settings: Settings, federation: Federation) -> dict[str, Any]:
         "label_counts": federation.label_counts().tolist(),
         "input_shape": list(federation.input_shape),
         "columns": list(federation.columns),
+        "preprocessing": federation.preprocessing.model_dump(mode="json") if federation.preprocessing else None,
         "fingerprint": fingerprint(federation),
         **record_about(),
     }
