@@ -330,3 +330,93 @@ def test_a_picture_too_large_to_unpack(tmp_path: Path) -> None:
     (tmp_path / "a" / "cat").mkdir(parents=True)
     (tmp_path / "a" / "cat" / "1.png").write_bytes(data)
     refused(lambda: from_folder(tmp_path), "1.png: cannot be read", "exceeds limit")
+
+
+# --- tables as they are found -----------------------------------------------------------------------------------------
+
+PATIENTS = pd.DataFrame(
+    {
+        "id": [f"p{k}" for k in range(8)],
+        "age": [54.5, 33.25, 47.0, 51.125, 62.0, 29.5, 44.0, 38.75],
+        "sex": ["m", "f", "f", "m", "m", "f", "m", "f"],
+        "visits": [1, 2, 3, 4, 5, 6, 7, 8],
+        "diagnosis": ["ill", "well"] * 4,
+        "note": "-",
+    }
+)
+CHOICES: dict[str, Any] = {"label": "diagnosis", "ignore": ["id", "note"]}
+
+FORMS: dict[str, Callable[[Path], object]] = {
+    "a.csv": lambda path: PATIENTS.to_csv(path, index=False),
+    "a.csv.gz": lambda path: PATIENTS.to_csv(path, index=False),
+    "a.tsv": lambda path: PATIENTS.to_csv(path, index=False, sep="\t"),
+    "a.tsv.gz": lambda path: PATIENTS.to_csv(path, index=False, sep="\t"),
+    "a.CSV": lambda path: PATIENTS.to_csv(path, index=False, sep=";", decimal=","),
+    "b.csv": lambda path: PATIENTS.to_csv(path, index=False, sep="|", encoding="utf-8-sig"),
+    "c.csv": lambda path: path.write_text(PATIENTS.to_csv(index=False).replace(",", " , ").replace("\n", "\r\n")),
+    "a.parquet": lambda path: PATIENTS.astype({"sex": "category"}).to_parquet(path),
+    "a.feather": lambda path: PATIENTS.to_feather(path),
+    "a.xlsx": lambda path: PATIENTS.to_excel(path, index=False),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_is_the_same_in_every_form(tmp_path: Path, name: str) -> None:
+    FORMS[name](tmp_path / name)
+    federation = from_folder(tmp_path, **CHOICES)
+    assert federation.columns == ("age", "visits", "sex=f", "sex=m")
+    assert federation.classes == ("ill", "well")
+    expected = PATIENTS[["age", "visits"]].assign(f=PATIENTS["sex"] == "f", m=PATIENTS["sex"] == "m")
+    np.testing.assert_array_equal(federation.x, expected.to_numpy(np.float32))
+    assert federation.y.tolist() == [0, 1] * 4
+    said = " ".join(federation.remarks)
+    assert ("separated by" in said) == (name in ("a.CSV", "b.csv"))
+    assert ("the comma is its decimal point" in said) == (name == "a.CSV")
+
+
+def test_one_table_of_all_clients(tmp_path: Path) -> None:
+    wards = np.array([3, 10, 3, 3, 10, 10, 3, 10])
+    whole = PATIENTS.assign(ward=wards, group=np.where(wards == 3, "old", "new"))
+    whole.to_parquet(tmp_path / "patients.parquet")
+    whole.to_csv(tmp_path / "patients.csv", index=False)
+    options = DataOptions(**CHOICES, client="ward", scaling="none")
+    in_python = federation_of(whole, options=options)
+    for data in (f"table:{tmp_path / 'patients.parquet'}", f"table:{tmp_path / 'patients.csv'}"):
+        federation = federation_of(data, options=options)
+        assert federation.data == data
+        assert federation.names == ("3", "10")
+        assert federation.groups == {"3": 1, "10": 0}
+        np.testing.assert_array_equal(federation.x, in_python.x)
+    for client in in_python.clients:
+        held = whole.iloc[in_python.held_out[client.name]]  # row numbers are those of the whole table
+        assert (held["ward"].astype(str) == client.name).all()
+        np.testing.assert_array_equal(in_python.x[client.test][:, 0], held["age"].to_numpy(np.float32))
+    refused(lambda: federation_of(whole, options=DataOptions(**CHOICES)), "data.client", "id, age, sex")
+    refused(lambda: federation_of(whole, options=DataOptions(client="hospital")), "data.client is 'hospital'")
+    gap = whole.assign(ward=["a"] * 7 + [None])
+    refused(lambda: federation_of(gap, options=options), "row 7 names no client in column 'ward'")
+    gap = whole.assign(age=[*whole["age"][:6], None, 1.0])
+    refused(lambda: federation_of(gap, options=options), "client '3': row 6 has no value in column 'age'")
+    refused(lambda: federation_of(f"table:{tmp_path / 'nothing.csv'}", options=options), "nothing.csv", "no table")
+    refused(lambda: federation_of(whole, "iid", options=options), "divided among clients already")
+    assert federation_of(whole, clients=1, options=options).names == ("3",)
+    refused(lambda: federation_of(whole, clients=3, options=options), "3 clients asked for, but the data have 2")
+
+
+def test_what_was_chosen_for_a_person_is_said(tmp_path: Path) -> None:
+    PATIENTS[["age", "visits", "diagnosis"]].to_csv(tmp_path / "a.csv", index=False)
+    said = from_folder(tmp_path).remarks
+    assert said == ("the label is the last column, 'diagnosis' (data.label names another)",)
+    assert from_folder(tmp_path, label="diagnosis").remarks == ()
+    refused(lambda: from_folder(tmp_path, label="diagnose"), "data.label is 'diagnose'", "age, visits, diagnosis")
+    refused(lambda: from_folder(tmp_path, ignore=["sex"]), "data.ignore names 'sex'", "age, visits, diagnosis")
+    refused(lambda: from_folder(tmp_path, label="age"), "column 'age'", "fractions")
+
+
+def test_excel_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pd.ExcelWriter(tmp_path / "a.xlsx") as book:
+        PATIENTS.to_excel(book, sheet_name="first", index=False)
+        PATIENTS[:2].to_excel(book, sheet_name="second", index=False)
+    assert "a.xlsx: only its first sheet, 'first', is read" in from_folder(tmp_path, **CHOICES).remarks
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    refused(lambda: from_folder(tmp_path, **CHOICES), "pip install 'fedclade[excel]'")

@@ -41,9 +41,9 @@ class Columns:
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Some columns of numbers at a time, as float64."""
-        width = max(1, CHUNK // max(1, self.numbers[:, :1].size))
-        for start in range(0, self.numbers.shape[1], width):
-            part = slice(start, start + width)
+        n_columns, width = self.numbers.shape[1], max(1, CHUNK // max(1, self.numbers[:, :1].size))
+        for start in range(0, n_columns, width):
+            part = slice(start, min(start + width, n_columns))
             yield part, self.numbers[:, part].astype(np.float64)
 
 

@@ -170,9 +170,9 @@ def _optional(table: Table, options: DataOptions, role: str, where: str) -> str 
 
 
 def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
-    if is_text(column):
-        return labels_of_texts(texts_of(column), raw, where, options.max_classes)
     numbers = numbers_of(column, raw)
+    if is_text(column) and (numbers is None or (np.isnan(numbers) | (numbers == np.rint(numbers))).all()):
+        return labels_of_texts(texts_of(column), raw, where, options.max_classes)
     if numbers is None:
         raise FedcladeError(
             f"{where} holds neither numbers nor text but {column.type}: name another label (data.label)"
