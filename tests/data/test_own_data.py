@@ -183,7 +183,7 @@ def test_groups_by_number_and_by_name() -> None:
 
 def test_labels_without_end_are_taken_for_a_mistake() -> None:
     x, y = np.zeros((2000, 1)), np.arange(2000)
-    refused(lambda: from_arrays({"a": (x, y)}), "2,000 different values", "data.label", "data.max_classes")
+    refused(lambda: from_arrays({"a": (x, y)}), "2,000 different labels", "data.label", "data.max_classes")
     refused(lambda: from_arrays({"a": (x[:900], y[:900]), "b": (x[:900], y[900:1800])}), "1,800 different labels")
     assert from_arrays({"a": (x, y)}, max_classes=2000).n_classes == 2000
     refused(lambda: from_arrays({"a": (x, y / 3)}), "fractions")

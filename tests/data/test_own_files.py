@@ -298,7 +298,7 @@ def test_sizes_are_known_before_anything_is_read(tmp_path: Path) -> None:
 
     def excel(path: Path) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
-            parts.writestr("xl/worksheets/sheet1.xml", b" " * rows * 4)
+            parts.writestr("xl/worksheets/sheet1.xml", b" " * rows * 5)
 
     bombs: dict[str, Callable[[Path], object]] = {
         "a.npz": npz,
@@ -411,6 +411,26 @@ def test_what_was_chosen_for_a_person_is_said(tmp_path: Path) -> None:
     refused(lambda: from_folder(tmp_path, label="diagnose"), "data.label is 'diagnose'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, ignore=["sex"]), "data.ignore names 'sex'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, label="age"), "column 'age'", "fractions")
+
+
+def test_excel_sheets_as_people_leave_them(tmp_path: Path) -> None:
+    from openpyxl import Workbook
+
+    book = Workbook()
+    for row in ([], ["age", None, " label "], [50, "x", "ill"], ["?", None, "well"], [], [30.5, None, "well"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    federation = from_folder(tmp_path, missing="mean", holdout_rows="last")
+    assert federation.columns == ("age", "age is missing")
+    assert federation.classes == ("ill", "well")
+    assert federation.x[:, 1].tolist() == [0, 1, 0]
+    book.active.cell(1_000_000, 16_000, "far out")
+    book.save(tmp_path / "a.xlsx")
+    refused(lambda: from_folder(tmp_path), "a.xlsx", "data.max_gigabytes")
+
+
+def test_what_cannot_be_opened_is_said() -> None:
+    refused(lambda: federation_of(f"folder:/{'x' * 300}"), "it cannot be opened")
 
 
 def test_excel_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

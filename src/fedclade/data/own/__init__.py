@@ -38,10 +38,13 @@ class Wish:
 def from_files(data: str, options: DataOptions, wish: Wish) -> Federation:
     """A federation of `folder:PATH`, with a file for each client, or `table:PATH`, with all clients in one table."""
     path, remarks = path_of(data), list[str]()
-    if data.startswith("table:"):
-        clients = clients_of_table(path, options)
-    else:
-        clients, remarks = clients_in(path, options)
+    try:
+        if data.startswith("table:"):
+            clients = clients_of_table(path, options)
+        else:
+            clients, remarks = clients_in(path, options)
+    except OSError as error:  # no right to look into a folder, or a name too long for one
+        raise FedcladeError(f"{error.filename or path}: it cannot be opened ({error.strerror or error})") from error
     return _federation(clients, options, options.scaling or "federated", data, remarks, wish)
 
 

@@ -38,11 +38,11 @@ def labels_of(values: Any, where: str, most: int) -> Labels:
     if y.ndim != 1:
         raise FedcladeError(f"{where}: its labels have shape {y.shape}: give one label for each row")
     if y.dtype.kind in "biuf":
-        return labels_of_numbers(y, f"{where}: its labels", most)
+        return labels_of_numbers(y, where, most)
     texts = y.astype(str).astype(object) if y.dtype.kind in "US" else y
     if y.dtype.kind not in "USO" or not all(isinstance(text, str) for text in texts):
         raise FedcladeError(f"{where}: its labels are of type {y.dtype}: give whole numbers or strings, none missing")
-    return labels_of_texts(texts, False, f"{where}: its labels", most)
+    return labels_of_texts(texts, False, where, most)
 
 
 def labels_of_numbers(y: np.ndarray, where: str, most: int) -> Labels:
@@ -50,7 +50,7 @@ def labels_of_numbers(y: np.ndarray, where: str, most: int) -> Labels:
         raise FedcladeError(f"{where}: row {int(np.argmin(np.isfinite(y)))} has no label: give it one, or leave it out")
     if (y != np.rint(y)).any() or np.abs(y).max(initial=0) > 2**53:
         raise FedcladeError(
-            f"{where} have fractions: give whole numbers or strings (numbers cannot be predicted, classes can)"
+            f"{where}: labels with fractions: give whole numbers or words, for classes are predicted, not amounts"
         )
     names, codes = np.unique(y.astype(np.int64), return_inverse=True)
     _check_number(len(names), where, most)
@@ -70,7 +70,7 @@ def labels_of_texts(texts: np.ndarray, is_raw: bool, where: str, most: int) -> L
 def _check_number(labels: int, where: str, most: int) -> None:
     if labels > most:
         raise FedcladeError(
-            f"{where} hold {labels:,} different values: name another label (data.label) if they are no classes, "
+            f"{where}: {labels:,} different labels: name another label (data.label) if they are no classes, "
             "or allow more (data.max_classes)"
         )
 

@@ -17,7 +17,8 @@ from fedclade.data.own.tables import Table, is_number
 from fedclade.errors import FedcladeError
 
 SEPARATORS = ",;\t|"
-LOOKED_AT = 20  # lines
+LOOKED_AT = 1 << 21  # bytes
+CELL = 60  # bytes of a value as a Python object
 GAPS = (
     *("", "?", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None"),
     *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
@@ -31,14 +32,13 @@ def read_text_table(path: Path, budget: Budget) -> Table:
     from pyarrow import csv as arrow_csv
 
     data = _unpacked(path, budget)
-    separator = _separator(data, path)
+    separator, header = _separator(data)
     budget.take(path, 2 * len(data) + 12 * (data.count(separator.encode()) + data.count(b"\n")))
-    read = arrow_csv.open_csv(pa.BufferReader(data), parse_options=_parsing(separator))
     table = arrow_csv.read_csv(
         pa.BufferReader(data),
         arrow_csv.ReadOptions(use_threads=False, block_size=min(len(data) + 1, (1 << 31) - 1)),
-        _parsing(separator),
-        arrow_csv.ConvertOptions(column_types=dict.fromkeys(read.schema.names, pa.string()), strings_can_be_null=True),
+        arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True),
     )
     names = [name.strip() for name in table.column_names]
     gaps, columns, with_commas = pa.array(GAPS), [], []
@@ -72,22 +72,20 @@ def _unpacked(path: Path, budget: Budget) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _separator(data: bytes, path: Path) -> str:
-    """What divides the first line into the most columns and the next lines into as many."""
-    head = data[: 1 << 20].decode("utf-8", "replace").splitlines(keepends=True)[: LOOKED_AT + 1]
-    lines = "".join(head[:LOOKED_AT] if len(head) > LOOKED_AT or len(data) > 1 << 20 else head)
-    widths = {}
+def _separator(data: bytes) -> tuple[str, list[str]]:
+    """What divides the first line into the most columns, and the next lines into as many; and that first line."""
+    lines = data[:LOOKED_AT].splitlines(keepends=True)
+    whole = lines[:-1] if len(data) > LOOKED_AT and len(lines) > 1 else lines
+    head = b"".join(whole[:20]).decode("utf-8", "replace")
+    best, header = ",", list[str]()
     for separator in SEPARATORS:
-        found = {len(row) for row in csv.reader(io.StringIO(lines), delimiter=separator) if row}
-        widths[separator] = found.pop() if len(found) == 1 else 0
-    best = max(widths, key=lambda separator: widths[separator])
-    return best if widths[best] > 1 else ","
-
-
-def _parsing(separator: str) -> Any:
-    from pyarrow import csv as arrow_csv
-
-    return arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+        try:
+            rows = [row for row in csv.reader(io.StringIO(head), delimiter=separator) if row]
+        except csv.Error:  # a field too long for one
+            continue
+        if rows and len({len(row) for row in rows}) == 1 and len(rows[0]) > max(1, len(header)):
+            best, header = separator, rows[0]
+    return best, header
 
 
 def read_parquet(path: Path, budget: Budget) -> Table:
@@ -112,23 +110,40 @@ def read_feather(path: Path, budget: Budget) -> Table:
 
 
 def _of_arrow(table: Any) -> Table:
+    table.validate(full=True)  # Arrow trusts what a file says of its columns, and a wrong byte could end the process
     return Table(list(table.column_names), list(table.columns))
 
 
 def read_excel(path: Path, budget: Budget) -> Table:
-    """The first sheet."""
+    """The first sheet. A cell far out makes all rows as wide, so the size is counted on the way."""
     import pandas as pd
 
-    with zipfile.ZipFile(path) as parts:
-        budget.take(path, 4 * sum(part.file_size for part in parts.infolist()))
     try:
-        sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl", nrows=None)
+        from openpyxl import load_workbook
     except ImportError:
         raise FedcladeError(f"{path}: Excel files need openpyxl: pip install 'fedclade[excel]'") from None
-    first, *others = sheets
-    table = Table.of_frame(sheets[first])
-    remark = f"{path.name}: only its first sheet, {first!r}, is read"
-    return Table(table.names, table.columns, remarks=(remark,)) if others else table
+    with zipfile.ZipFile(path) as parts:
+        budget.take(path, sum(part.file_size for part in parts.infolist()))
+    book = load_workbook(path, read_only=True, data_only=True)
+    try:
+        sheet = book.worksheets[0]
+        sheet.reset_dimensions()  # what the file says of them may be wrong
+        rows: list[tuple[Any, ...]] = []
+        width = 0
+        for row in sheet.iter_rows(values_only=True):
+            rows.append(row)
+            width = max(width, len(row))
+            budget.take(path, CELL * len(rows) * width, only_check=True)
+        names = book.sheetnames
+    finally:
+        book.close()
+    budget.take(path, CELL * len(rows) * width)
+    header, *cells = [(*row, *[None] * (width - len(row))) for row in rows if any(value is not None for value in row)]
+    frame = pd.DataFrame([[None if value in GAPS else value for value in row] for row in cells], dtype=object)
+    frame = frame.reindex(columns=range(width)).infer_objects()
+    table = Table.of_frame(frame.set_axis(["" if name is None else str(name).strip() for name in header], axis=1))
+    remarks = (f"{path.name}: only its first sheet, {names[0]!r}, is read",) if len(names) > 1 else ()
+    return Table(table.names, table.columns, remarks=remarks)
 
 
 READERS: dict[str, Callable[[Path, Budget], Table]] = {

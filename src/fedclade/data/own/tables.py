@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -34,8 +35,12 @@ class Table:
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
 
+    @cached_property
+    def by_name(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.columns, strict=True))
+
     def __getitem__(self, name: str) -> Any:
-        return self.columns[self.names.index(name)]
+        return self.by_name[name]
 
     def without(self, names: Iterable[str]) -> "Table":
         gone = set(names)
@@ -90,7 +95,13 @@ def is_text(column: Any) -> bool:
 def texts_of(column: Any) -> np.ndarray:
     """As str, None where one is missing; whole numbers without a point."""
     if is_text(column):
-        return np.array(column.to_pylist(), dtype=object)
+        import pyarrow as pa
+        from pyarrow import compute
+
+        coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
+        coded = coded.unify_dictionaries().combine_chunks()
+        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        return words[compute.fill_null(coded.indices, len(words) - 1).to_numpy()]
     numbers = numbers_of(column, raw=False)
     assert numbers is not None
     return np.array([_written(number) for number in numbers.tolist()], dtype=object)
@@ -253,7 +264,8 @@ def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str
         odd = sorted(set(own) ^ set(wanted))
         hint = header_hint(own) or header_hint(wanted) or ", or leave some out (data.ignore)"
         raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike{hint}")
-    return [own.index(name) for name in wanted]
+    place = {name: number for number, name in enumerate(own)}
+    return [place[name] for name in wanted]
 
 
 def header_hint(names: Sequence[str]) -> str:
