@@ -90,6 +90,8 @@ def _begun(
         input_shape=federation.input_shape,
         columns=federation.columns,
         label_counts=federation.label_counts().tolist(),
+        preprocessing=federation.preprocessing.model_dump(mode="json") if federation.preprocessing else None,
+        remarks=list(federation.remarks),
     )
     folder = RunFolder.create(out, record)
     try:

@@ -26,6 +26,7 @@ def make_federation(settings: Settings, data: Any = None) -> Federation:
         settings.seed,
         settings.test_view,
         settings.data_dir,
+        options=settings.data_options,
     )
     return federation.limited(settings.rows, settings.seed)
 

@@ -12,7 +12,9 @@ import numpy as np
 from fedclade.ask import Ask
 from fedclade.assembly import make_networks
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
-from fedclade.data import federation_of
+from fedclade.data import DataOptions, Preprocessing, federation_of
+from fedclade.data.preprocessing import Number
+from fedclade.data.sources import sources
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.local import local_engine
 from fedclade.errors import FedcladeError
@@ -82,10 +84,11 @@ def place(
         split,
         clients,
         settings.seed,
-        settings.test_view,
+        settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
         data_dir or settings.data_dir,
         record["classes"],
-        record.get("columns", ()),
+        DataOptions(scaling="none"),  # what the run did with its data is in its preprocessing
+        _preprocessing(record),
     )
     if list(newcomers.input_shape) != record["input_shape"]:
         raise FedcladeError(
@@ -109,6 +112,14 @@ def place(
         for one in placed.values():
             _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
+
+
+def _preprocessing(record: Mapping[str, Any]) -> Preprocessing | None:
+    """What made the features of a run; of a run on nodes, at least the order of its columns."""
+    if record.get("preprocessing"):
+        return Preprocessing.model_validate(record["preprocessing"])
+    columns = record.get("columns")
+    return Preprocessing(numbers=tuple(Number(name=name) for name in columns)) if columns else None
 
 
 def _shortly(classes: Sequence[str]) -> str:

@@ -14,11 +14,13 @@ from pydantic import (
     ValidationError,
     field_serializer,
     field_validator,
+    model_validator,
 )
 
 from fedclade.aggregation import AGGREGATIONS, Aggregation, Mean
 from fedclade.ask import MAX_SAMPLES
 from fedclade.clients.tasks import Training
+from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
@@ -38,6 +40,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: str = "digits"
+    data_options: DataOptions = DataOptions()  # how own data are read: `data = { name = "folder:...", label = "y" }`
     split: str | None = None  # None: natural where rows have owners, else iid
     clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
@@ -59,6 +62,15 @@ class Settings(BaseModel):
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
     max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES  # rows that one client may claim to have trained on
     data_dir: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_with_options(cls, values: Any) -> Any:
+        data = values.get("data") if isinstance(values, Mapping) else None
+        if not isinstance(data, Mapping):
+            return values
+        options = {name: value for name, value in data.items() if name != "name"}
+        return {**values, "data": data.get("name", "digits"), "data_options": {**values.get("data_options", {}), **options}}
 
     @field_validator("method", mode="before")
     @classmethod
@@ -222,7 +234,11 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
     if first["type"] == "extra_forbidden":
         import difflib
 
-        tables = {"training": Training.model_fields, "events": Event.model_fields}
+        tables = {
+            "training": Training.model_fields,
+            "events": Event.model_fields,
+            "data_options": DataOptions.model_fields,
+        }
         known = tables.get(name.partition(".")[0], known)
         near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"

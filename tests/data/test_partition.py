@@ -77,7 +77,7 @@ def test_every_split_deals_fairly(spec: str, clients: int, seed: int, view: str 
 @settings(max_examples=40, deadline=None)
 @given(
     spec=st.sampled_from(["iid", "dirichlet:0.05", "label-skew:0.3", "shards:2", "non-iid-1", "adacfl-b"]),
-    sizes=st.lists(st.integers(12, 50), min_size=4, max_size=12),
+    sizes=st.lists(st.integers(40, 90), min_size=4, max_size=12),
     clients=st.integers(12, 20),
     seed=st.integers(0, 99),
 )
@@ -110,6 +110,13 @@ def test_a_thousand_clients_are_quick_and_light(spec: str) -> None:
 def test_rows_are_not_copied(spec: str) -> None:
     data = images()
     assert partition(data, spec, 20).x is data.x
+
+
+def test_where_rows_are_few_clients_share_them() -> None:
+    for seed in range(30):
+        y = np.repeat(np.arange(4), [31, 13, 12, 16])
+        data = Dataset("toy", np.zeros((len(y), 2), np.float32), y, len(y) - 4, tuple("abcd"))
+        assert partition(data, "non-iid-1", 12, seed, "holdout").label_counts().sum(axis=1).min() >= 1
 
 
 def test_names_grow_with_the_number_of_clients() -> None:

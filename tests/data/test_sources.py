@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expect import refused
 from fedclade.data import sources
 from fedclade.data.sources import catalogue, locate, sensors
 from fedclade.data.sources.images import CIFAR100_NAMES, IDX_FILES
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.sensors import MOTIONSENSE_SIGNALS, PPG_SIGNALS, USC_HAD_FILES
-from fedclade.errors import FedcladeError
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +32,6 @@ def _nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for variable in ("FEDCLADE_DATA", "FEDCLADE_MIRROR"):
         monkeypatch.delenv(variable, raising=False)
-
-
-def refused(action: Callable[[], Any], *words: str) -> str:
-    """The one line with which an action is refused, which must hold all the words."""
-    with pytest.raises(FedcladeError) as caught:
-        action()
-    line = str(caught.value)
-    assert "\n" not in line
-    for word in words:
-        assert word in line
-    return line
 
 
 # --- files in the official formats ------------------------------------------------------------------------------------

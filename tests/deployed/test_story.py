@@ -16,7 +16,7 @@ import pytest
 
 from fedclade import api
 from fedclade.clients.tasks import Failure, Task, Train
-from fedclade.data import federation_of
+from fedclade.data import DataOptions, federation_of
 from fedclade.models.assigned import Networks
 from fedclade.newcomers import place
 from fedclade.rounds import Loop
@@ -139,7 +139,9 @@ def test_the_outcome_is_that_of_one_process_without_the_missing(story: Story, ro
     record = story.run.settings
     saved = story.run.last_checkpoint()
     assert saved is not None
-    expected = replayed(story.run, federation_of(f"folder:{rows / 'all'}"), tmp_path)
+    expected = replayed(
+        story.run, federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none")), tmp_path
+    )
     assert expected["members"] == saved[1]["members"]
     for cluster, model in saved[1]["models"].items():
         np.testing.assert_array_equal(model, expected["models"][cluster])

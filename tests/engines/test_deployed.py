@@ -19,6 +19,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from engines.grids import FakeGrid
 from fedclade import api
 from fedclade.codec import Packet
+from fedclade.data import DataOptions, federation_of
 from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
 from fedclade.deploy.node import client_app, own_rows, report_of
@@ -78,7 +79,8 @@ def grid_of(rows: Path, names: tuple[str, ...] = ("c0", "c1", "c2", "c3")) -> Fa
 def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: Path, tmp_path: Path) -> None:
     folder = serve(grid_of(rows), {**CONFIG, "method.name": name, "out": str(tmp_path / "run")})
     settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1}
-    local = api.run(f"folder:{rows / 'all'}", method=name, out=tmp_path / "local", **settings)
+    unscaled = federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none"))  # as nodes have it
+    local = api.run(unscaled, method=name, out=tmp_path / "local", **settings)
     ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
     assert ours is not None
     assert theirs is not None

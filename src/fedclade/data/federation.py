@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedclade.data.preprocessing import Preprocessing
 from fedclade.errors import FedcladeError
 from fedclade.randomness import stream
 
@@ -43,6 +44,11 @@ class Client:
     train: np.ndarray  # int32 row numbers, no row belongs to two clients' training data
     test: np.ndarray  # int32 row numbers; clients may share test rows
     group: int | None = None
+    held_out: bool = False  # whether its test rows were taken from its training rows
+
+    def __post_init__(self) -> None:
+        if self.name.encode("utf-8", "replace").decode() != self.name:
+            raise FedcladeError(f"the name {self.name!a} of a client is not UTF-8: give it another")
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,9 @@ class Federation:
     data: str = "own"  # what it was made from, for the record
     split: str = "own"
     columns: tuple[str, ...] = ()  # the names of the features in their order, where tables gave them
+    row_numbers: np.ndarray | None = None  # of each row in its client's own file or table; None: as in the pool
+    preprocessing: Preprocessing | None = None  # what made the rows of own data
+    remarks: tuple[str, ...] = ()  # what was done with the data that nobody asked for, in sentences
 
     @property
     def n_classes(self) -> int:
@@ -84,6 +93,22 @@ class Federation:
             if client.name == name:
                 return client
         raise KeyError(name)
+
+    @property
+    def held_out(self) -> dict[str, np.ndarray]:
+        """The row numbers (from 0, in its own file or table) that a client tests on, of clients without test rows."""
+        numbers = np.arange(len(self.y)) if self.row_numbers is None else self.row_numbers
+        return {client.name: numbers[client.test] for client in self.clients if client.held_out}
+
+    def alone(self, name: str, known_as: str = "") -> "Federation":
+        """One client with its rows only: training rows first, then test rows."""
+        client = self[name]
+        rows, cut = np.concatenate([client.train, client.test]), len(client.train)
+        places = np.arange(len(rows), dtype=np.int32)
+        alone = replace(client, name=known_as or name, train=places[:cut], test=places[cut:])
+        numbers = rows if self.row_numbers is None else self.row_numbers[rows]
+        x = np.ascontiguousarray(self.x[rows])
+        return replace(self, x=x, y=self.y[rows], clients=(alone,), row_numbers=numbers)
 
     def label_counts(self) -> np.ndarray:
         """(clients, classes): how many training rows of each class a client holds."""

@@ -319,16 +319,15 @@ def dealt_nodes(
     data: str, split: str | None, nodes: int | None, seed: int = 0, more: Settings | None = None
 ) -> list[dict[str, Any]]:
     """The node-config of nodes that share a data set, or of which each has a client of one folder."""
-    if data.startswith("folder:"):
-        from fedclade.data.own import folder_of, from_folder
+    from fedclade.data import federation_of
+    from fedclade.data.own import path_of
 
-        folder = folder_of(data).absolute()
-        names = from_folder(folder).names
+    if data.startswith("folder:"):
+        folder = path_of(data).absolute()
+        names = federation_of(data).names
         if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")
-        return [{"name": name, "data": f"folder:{folder}"} for name in names[:nodes]]
-    from fedclade.data import federation_of
-
+        return [{"name": name, "data": f"folder:{folder}", "seed": seed} for name in names[:nodes]]
     view, place_of_data = (more.test_view, more.data_dir) if more is not None else (None, None)
     names = federation_of(data, split, nodes, seed, view, place_of_data).names
     asked = {"split": split, "clients": nodes, "test-view": view, "data-dir": place_of_data}

@@ -134,4 +134,6 @@ def _natural(dataset: Dataset, clients: int | None, seed: int, test_view: str | 
         members = on_own_rows(members, dataset.y, test_view, seed, holdout, in_order=True)
     else:
         members = on_common_rows(members, dataset, str(test_view), seed)
-    return Federation(dataset.x, dataset.y, tuple(members), dataset.classes, dataset.name, "natural")
+    small = len(owners) - len(usable)
+    remarks = (f"{small} of {len(owners)} owners have too few rows to be clients",) if small else ()
+    return Federation(dataset.x, dataset.y, tuple(members), dataset.classes, dataset.name, "natural", remarks=remarks)

@@ -98,8 +98,10 @@ def topped_up(counts: np.ndarray, smallest: int, allowed: np.ndarray) -> np.ndar
             useful = counts * allowed[small]
             donor = int(np.argmax(np.where(useful.any(axis=1), sizes, 0)))
             label = int(np.argmax(useful[donor]))
-            rows = min(smallest - sizes[small], sizes[donor] - smallest, useful[donor, label])
-            if rows <= 0:  # nobody has rows to spare
+            spare = sizes[donor] - smallest
+            spare = spare if spare > 0 else (sizes[donor] - sizes[small]) // 2  # too few rows for all: they share
+            rows = min(smallest - sizes[small], spare, useful[donor, label])
+            if rows <= 0:
                 break
             counts[[donor, small], label] += (-rows, rows)
             sizes[[donor, small]] += (-rows, rows)

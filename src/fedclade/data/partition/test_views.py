@@ -7,7 +7,7 @@ import numpy as np
 
 from fedclade.data.federation import Client, Dataset
 from fedclade.data.partition.allocation import apportion
-from fedclade.errors import FedcladeError, listed
+from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.randomness import stream
 
 TEST_VIEWS = {
@@ -17,6 +17,17 @@ TEST_VIEWS = {
     "holdout": "a fifth of the client's own training rows, at least one, of every label alike",
 }
 HOLDOUT = 0.2
+
+
+def check_own_view(view: str | None) -> None:
+    """Raise where clients that bring their own rows cannot be tested by a view."""
+    if view is not None and view not in TEST_VIEWS:
+        raise unknown("test view", view, TEST_VIEWS)
+    if view not in (None, "holdout"):
+        raise FedcladeError(
+            f"the test view {view!r} looks at a test set that all clients share, and these have none: "
+            "leave it out, or use 'holdout'"
+        )
 
 
 def on_common_rows(
@@ -91,4 +102,4 @@ def held_out(client: Client, y: np.ndarray, seed: int, fraction: float = HOLDOUT
     n_test = min(max(1, int(len(rows) * fraction + 1e-9)), len(rows) - 1)
     aside = apportion(n_test, np.bincount(y[rows]), rng.random())
     test = np.concatenate([rows[y[rows] == label][-aside[label] :] for label in np.flatnonzero(aside)])
-    return replace(client, train=np.setdiff1d(rows, test), test=np.sort(test))
+    return replace(client, train=np.setdiff1d(rows, test), test=np.sort(test), held_out=True)

@@ -1,0 +1,277 @@
+"""Tables -> a client's rows: which column is the label, which are features, and whether these are numbers or text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedclade.data.options import DataOptions
+from fedclade.data.own.labels import Labels, labels_of_numbers, labels_of_texts
+from fedclade.data.own.rows import OwnRows
+from fedclade.data.preprocessing import Columns
+from fedclade.errors import FedcladeError, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["number", "text", "empty"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns as Arrow arrays."""
+
+    names: list[str]
+    columns: list[Any]
+    raw: bool = False  # all is text, from a file that does not tell numbers from text
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of_frame(cls, frame: "pd.DataFrame") -> "Table":
+        return cls([str(name) for name in frame.columns], [_arrow(frame.iloc[:, k]) for k in range(frame.shape[1])])
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.columns, strict=True))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.by_name[name]
+
+    def without(self, names: Iterable[str]) -> "Table":
+        gone = set(names)
+        kept = [k for k, name in enumerate(self.names) if name not in gone]
+        return replace(self, names=[self.names[k] for k in kept], columns=[self.columns[k] for k in kept])
+
+    def take(self, rows: np.ndarray) -> "Table":
+        return replace(self, columns=[column.take(rows) for column in self.columns])
+
+
+def _arrow(series: "pd.Series[Any]") -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.chunked_array([pa.array(series, from_pandas=True)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers and text in one column
+        return pa.chunked_array([pa.array([None if v is None or v != v else str(v) for v in series], pa.string())])
+
+
+# --- what a column holds ----------------------------------------------------------------------------------------------
+
+
+def is_number(column: Any, raw: bool) -> bool:
+    return numbers_of(column, raw) is not None
+
+
+def numbers_of(column: Any, raw: bool) -> np.ndarray | None:
+    """As float64, NaN where one is missing; None where it is text."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    is_numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    if not (is_numeric or pa.types.is_boolean(kind) or raw):
+        return None
+    try:
+        values = compute.cast(column, pa.float64(), safe=raw)
+    except pa.ArrowInvalid:
+        return None
+    return np.asarray(values.to_numpy(), np.float64)
+
+
+def is_text(column: Any) -> bool:
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def texts_of(column: Any) -> np.ndarray:
+    """As str, None where one is missing; whole numbers without a point."""
+    if is_text(column):
+        import pyarrow as pa
+        from pyarrow import compute
+
+        coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
+        coded = coded.unify_dictionaries().combine_chunks()
+        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        return words[compute.fill_null(coded.indices, len(words) - 1).to_numpy()]
+    numbers = numbers_of(column, raw=False)
+    assert numbers is not None
+    return np.array([_written(number) for number in numbers.tolist()], dtype=object)
+
+
+def _written(number: float) -> str | None:
+    if np.isnan(number):
+        return None
+    return str(int(number)) if number.is_integer() else str(number)
+
+
+# --- a client's rows --------------------------------------------------------------------------------------------------
+
+
+def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> OwnRows:
+    """A client's rows out of its table."""
+    table = _checked(table, options, where)
+    label = label_column(table, options, where)
+    y, remarks = _labels(table[label], table.raw, f"{where}: column {label!r}", options), list(table.remarks)
+    if label not in ("label", "y") and options.label is None:
+        remarks.append(f"the label is the last column, {label!r} (data.label names another)")
+    test = group = None
+    split_column, group_column = (_optional(table, options, role, where) for role in ("split", "group"))
+    if split_column:
+        test = _is_test(table[split_column], f"{where}: column {split_column!r}")
+    if group_column:
+        group = _constant(table[group_column], f"{where}: column {group_column!r}")
+    features = table.without([label, *(column for column in (split_column, group_column) if column)])
+    if not features.names:
+        raise FedcladeError(
+            f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
+        )
+    for column_name, column in zip(features.names, features.columns, strict=True):
+        if not is_text(column) and not is_number(column, table.raw):
+            raise FedcladeError(
+                f"{where}: column {column_name!r} holds neither numbers nor text but {column.type}: "
+                "write it as one of these, or leave it out (data.ignore)"
+            )
+    return OwnRows(name, features, y, test, group, where=where, remarks=tuple(remarks))
+
+
+def _checked(table: Table, options: DataOptions, where: str) -> Table:
+    """Without ignored columns and the index that pandas writes."""
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise FedcladeError(
+            f"{where}: two columns are named {twice!r}: give each its own name{header_hint(table.names)}"
+        )
+    strange = [name for name in options.ignore if name not in table.names]
+    if strange:
+        raise FedcladeError(f"{where}: data.ignore names {strange[0]!r}, but its columns are {listed(table.names)}")
+    index = [name for name in table.names if not name or name.startswith("__index_level_")]
+    table = table.without([*options.ignore, *index])
+    if len(table) == 0:
+        raise FedcladeError(f"{where}: it has no rows: give the client some, or leave it out")
+    return table
+
+
+def label_column(table: Table, options: DataOptions, where: str) -> str:
+    if options.label is not None:
+        return _named(table, options.label, "label", where)
+    return next((name for name in ("label", "y") if name in table.names), table.names[-1])
+
+
+def _named(table: Table, name: str, role: str, where: str) -> str:
+    if name not in table.names:
+        raise FedcladeError(f"{where}: data.{role} is {name!r}, but its columns are {listed(table.names)}")
+    return name
+
+
+def _optional(table: Table, options: DataOptions, role: str, where: str) -> str | None:
+    """The column named for a role, or the one that is called like it."""
+    chosen = getattr(options, role)
+    if chosen is not None:
+        return _named(table, chosen, role, where)
+    return role if role in table.names else None
+
+
+def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
+    numbers = numbers_of(column, raw)
+    if is_text(column) and (numbers is None or (np.isnan(numbers) | (numbers == np.rint(numbers))).all()):
+        return labels_of_texts(texts_of(column), raw, where, options.max_classes)
+    if numbers is None:
+        raise FedcladeError(
+            f"{where} holds neither numbers nor text but {column.type}: name another label (data.label)"
+        )
+    return labels_of_numbers(numbers, where, options.max_classes)
+
+
+def _is_test(column: Any, where: str) -> np.ndarray:
+    words = texts_of(column) if is_text(column) else np.array([None])
+    if not set(words) <= {"train", "test"}:
+        raise FedcladeError(f"{where} holds something other than train and test: use only these two")
+    return words == "test"
+
+
+def _constant(column: Any, where: str) -> Any:
+    import pyarrow.compute as compute
+
+    values = compute.unique(column).to_pylist()
+    if len(values) > 1:
+        raise FedcladeError(f"{where} changes from row to row: a client belongs to one group")
+    return values[0]
+
+
+def rows_by_client(table: Table, options: DataOptions, where: str) -> list[OwnRows]:
+    """The rows of every client out of one table that names the client of each row."""
+    import pandas as pd
+
+    if options.client is None:
+        raise FedcladeError(f"{where}: say which column names the client of a row (data.client): {listed(table.names)}")
+    column = table[_named(table, options.client, "client", where)]
+    codes, names = pd.factorize(texts_of(column))
+    if (codes < 0).any():
+        raise FedcladeError(f"{where}: row {int(np.argmax(codes < 0))} names no client in column {options.client!r}")
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    features = table.without([options.client])
+    return [
+        replace(rows_of_table(str(name), features.take(rows), options, f"client {str(name)!r}"), numbers=rows)
+        for name, rows in zip(names, parts, strict=True)
+    ]
+
+
+# --- columns of all clients -------------------------------------------------------------------------------------------
+
+
+def kinds_of(table: Table) -> dict[str, Kind]:
+    """What each column of a table holds."""
+    kinds: dict[str, Kind] = {}
+    for name, column in zip(table.names, table.columns, strict=True):
+        numbers = numbers_of(column, table.raw)
+        kinds[name] = "text" if numbers is None else "empty" if np.isnan(numbers).all() else "number"
+    return kinds
+
+
+def agreed_kinds(tables: Iterable[Mapping[str, Kind]], categorical: Sequence[str] = ()) -> dict[str, Kind]:
+    """What each column holds for all clients: text where anybody has text in it."""
+    kinds: dict[str, Kind] = {}
+    for table in tables:
+        for name, kind in table.items():
+            kinds[name] = "text" if "text" in (kind, kinds.get(name)) or name in categorical else "number"
+    return kinds
+
+
+def columns_of(table: Table, numbers: Sequence[str], texts: Sequence[str], where: str) -> Columns:
+    """The columns of a table in a given order, as what they hold for all clients."""
+    block = np.empty((len(table), len(numbers)))
+    for place, name in enumerate(numbers):
+        found = numbers_of(table[name], table.raw)
+        if found is None:
+            raise FedcladeError(f"{where}: column {name!r} holds text, but numbers in the run: make them alike")
+        block[:, place] = found
+    return Columns(block, {name: texts_of(table[name]) for name in texts})
+
+
+def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str) -> list[int]:
+    """Where the wanted columns are among a table's own, or one line on what is missing or too much."""
+    if set(own) != set(wanted):
+        odd = sorted(set(own) ^ set(wanted))
+        hint = header_hint(own) or header_hint(wanted) or ", or leave some out (data.ignore)"
+        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike{hint}")
+    place = {name: number for number, name in enumerate(own)}
+    return [place[name] for name in wanted]
+
+
+def header_hint(names: Sequence[str]) -> str:
+    """Where columns are named like numbers, the file probably begins with a row."""
+    try:
+        list(map(float, names))
+    except ValueError:
+        return ""
+    return " (names that are numbers may be a row: the first line must name the columns)"
