@@ -88,21 +88,19 @@ class ConvReluPool:
         matrix = matrix.view(clients, k * reach * channels, step * outputs)
         y = torch.baddbmm(weights[:, self.bias].repeat(1, step).unsqueeze(1), strips, matrix)
         y = y.view(clients, batch, rows // 2, 2, bands, 2, step // 2 * outputs)
-        pooled = torch.maximum(y[:, :, :, 0], y[:, :, :, 1])
-        pooled = torch.maximum(pooled[:, :, :, :, 0], pooled[:, :, :, :, 1]).clamp_(min=0)
-        self.saved = (x.shape, step, strips, matrix, y, pooled)
+        of_row = torch.maximum(y[:, :, :, :, :, 0], y[:, :, :, :, :, 1])
+        pooled = torch.maximum(of_row[:, :, :, 0], of_row[:, :, :, 1]).clamp_(min=0)
+        self.saved = (x.shape, step, strips, matrix, y, of_row, pooled)
         return pooled.view(clients, batch, rows // 2, columns // 2, outputs)
 
     def backward(self, weights: Tensor, grads: Tensor, gy: Tensor, first: bool) -> Tensor:
-        (clients, batch, height, width, channels), step, strips, matrix, y, pooled = self.saved
+        (clients, batch, height, width, channels), step, strips, matrix, y, of_row, pooled = self.saved
         k, outputs, reach = self.kernel, self.outputs, step + self.kernel - 1
         gy = torch.ops.aten.threshold_backward(gy.reshape(pooled.shape), pooled, 0)
         spread = torch.empty_like(y)
-        for i in (0, 1):
-            for j in (0, 1):
-                # The gradient goes where y equals the maximum: y - pooled is 0 there and negative elsewhere.
-                behind = torch.sub(y[:, :, :, i, :, j], pooled)
-                spread[:, :, :, i, :, j] = torch.ops.aten.threshold_backward(gy, behind, -1e-30)
+        g_row = torch.empty_like(of_row)
+        _to_larger(gy, *of_row.unbind(3), *g_row.unbind(3))
+        _to_larger(g_row, *y.unbind(5), *spread.unbind(5))
         spread = spread.view(clients, -1, step * outputs)
         in_band = torch.bmm(strips.transpose(1, 2), spread).view(clients, k, reach, channels, 2, step // 2, outputs)
         entries = self._band(in_band).flatten(4, 5).unbind(4)
@@ -121,6 +119,12 @@ class ConvReluPool:
             for i in range(k):
                 gx[:, :, i : i + rows, place] += pieces[:, :, :, band, i]
         return gx.view(clients, batch, height, width, channels)
+
+
+def _to_larger(gradient: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
+    """Send a maximum's gradient to the larger of two; a tie goes to the first, as in torch: blank images are all ties."""
+    to_first.copy_(torch.ops.aten.threshold_backward(gradient, first - second, -1e-30))
+    torch.sub(gradient, to_first, out=to_second)
 
 
 class Relu:
