@@ -122,7 +122,7 @@ class ConvReluPool:
 
 
 def _to_larger(gradient: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
-    """Send a maximum's gradient to the larger of two; a tie goes to the first, as in torch: blank images are all ties."""
+    """Send the gradient of a maximum to the larger of two; a tie, as blank images are full of, goes to the first."""
     to_first.copy_(torch.ops.aten.threshold_backward(gradient, first - second, -1e-30))
     torch.sub(gradient, to_first, out=to_second)
 
