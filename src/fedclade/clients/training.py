@@ -10,6 +10,8 @@ from torch import Tensor
 from fedclade.clients.networks import Network, as_inputs
 from fedclade.clients.tasks import Training
 
+SPREAD = 1e-2  # how far from the weights the two gradients are that stand for a product with the Hessian
+
 
 @dataclass(frozen=True)
 class Job:
@@ -89,7 +91,6 @@ def meta_train(
     A client with fewer batches than that stays where it is. No momentum: the two gradients of a step are of different
     places. Fallah et al., "Personalized Federated Learning with Theoretical Guarantees", NeurIPS 2020.
     """
-    spread = 1e-3  # how far apart the two gradients are that stand for a product with the Hessian
     per_step = 2 if training.meta == "first-order" else 3
     results, losses = [], []
     for job in jobs:
@@ -112,8 +113,12 @@ def meta_train(
                 seen.append(loss)
                 if training.meta == "hessian-free":
                     third = job.batches[first + 2]
-                    bend = gradient_at(w + spread * outer, third)[0] - gradient_at(w - spread * outer, third)[0]
-                    outer = outer - training.inner_rate / (2 * spread) * bend
+                    length = outer.norm()
+                    reach = outer * (SPREAD / length.clamp(min=1e-12))
+                    bend = gradient_at(w + reach, third)[0] - gradient_at(w - reach, third)[0]
+                    bend *= training.inner_rate * length / (2 * SPREAD)
+                    # At most as long as the step itself: else, where the loss bends much, it would turn the step round.
+                    outer = outer - bend * (length / bend.norm().clamp(min=1e-12)).clamp(max=1)
                 w.sub_(training.learning_rate * outer)
         results.append(weights.numpy()[0])
         losses.append(np.mean(seen) if seen else 0.0)
