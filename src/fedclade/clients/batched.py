@@ -152,32 +152,43 @@ class Flatten:
 
 def operations(module: nn.Module, input_shape: tuple[int, ...]) -> list[Op] | None:
     """The chain's steps, or None where the module is not such a chain."""
-    layout = Layout.of(module)
-    named = [(name, layer) for name, layer in module.named_modules() if not isinstance(layer, nn.Sequential)]
-    if not isinstance(module, nn.Sequential) or any(
-        parameter.dtype != torch.float32 for parameter in module.parameters()
-    ):
+    layout, names = Layout.of(module), {layer: name for name, layer in module.named_modules()}
+    layers = chained(module) if isinstance(module, nn.Sequential) else None
+    tied = len(list(module.parameters())) < sum(len(list(layer.parameters())) for layer in layers or ())
+    if layers is None or tied or any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         return None
     ops: list[Op] = []
     sides = input_shape[1:]
-    while named:
-        (name, layer), following = named.pop(0), [layer for _, layer in named[:2]]
-        if isinstance(layer, nn.Linear):
-            ops.append(Linear(layer, layout.layers[name]))
+    while layers:
+        layer = layers.pop(0)
+        if type(layer) is nn.Linear:
+            ops.append(Linear(layer, layout.layers[names[layer]]))
         elif isinstance(layer, nn.ReLU):
             ops.append(Relu())
-        elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1:
+        elif type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1:
             ops.append(Flatten())
-        elif isinstance(layer, nn.Conv2d) and _is_plain(layer) and _are_relu_and_pool(following) and len(sides) == 2:
+        elif type(layer) is nn.Conv2d and _is_plain(layer) and _are_relu_and_pool(layers[:2]) and len(sides) == 2:
             sides = tuple(side - layer.kernel_size[0] + 1 for side in sides)
             if any(side < 2 or side % 2 for side in sides):
                 return None
             sides = tuple(side // 2 for side in sides)
-            ops.append(ConvReluPool(layer, layout.layers[name]))
-            del named[:2]
+            ops.append(ConvReluPool(layer, layout.layers[names[layer]]))
+            del layers[:2]
         else:
             return None
     return ops
+
+
+def chained(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a chain (of chains) in order, or None where something else happens in a forward pass."""
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return None
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    parts = [chained(part) for part in module]
+    return None if None in parts else [layer for part in parts for layer in part or ()]
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
