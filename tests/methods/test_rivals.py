@@ -55,12 +55,15 @@ def test_personal_parts_serve_groups_that_one_model_cannot(name: str) -> None:
     assert right.mean() == pytest.approx(last["accuracy"].item())
 
 
-def test_per_fedavg_serves_groups_after_a_step_of_their_own() -> None:
-    federation = planted(n_clients=8, rows=80)
-    for variant in ("first-order", "hessian-free"):
-        method = {"name": "per-fedavg", "variant": variant, "inner_rate": 0.1, "outer_rate": 0.1, "adapt_epochs": 2}
-        result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=8, workers=1)
-        assert result.accuracy["worst"] > 0.8
+@pytest.mark.parametrize("variant", ["first-order", "hessian-free"])
+@pytest.mark.parametrize("seed", range(4))
+def test_per_fedavg_serves_groups_after_a_step_of_their_own(variant: str, seed: int) -> None:
+    """One model serves two groups that disagree at half; some client may be served badly by chance, most may not."""
+    federation = planted(n_clients=8, rows=80, seed=seed)
+    method = {"name": "per-fedavg", "variant": variant, "inner_rate": 0.1, "outer_rate": 0.1, "adapt_epochs": 2}
+    result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=8, workers=1, seed=seed)
+    assert result.accuracy["mean"] > 0.85
+    assert np.abs(result.weights_for("c0")).max() < 10
 
 
 def test_ditto_sends_as_much_as_fedavg() -> None:

@@ -88,21 +88,19 @@ class ConvReluPool:
         matrix = matrix.view(clients, k * reach * channels, step * outputs)
         y = torch.baddbmm(weights[:, self.bias].repeat(1, step).unsqueeze(1), strips, matrix)
         y = y.view(clients, batch, rows // 2, 2, bands, 2, step // 2 * outputs)
-        pooled = torch.maximum(y[:, :, :, 0], y[:, :, :, 1])
-        pooled = torch.maximum(pooled[:, :, :, :, 0], pooled[:, :, :, :, 1]).clamp_(min=0)
-        self.saved = (x.shape, step, strips, matrix, y, pooled)
+        of_row = torch.maximum(y[:, :, :, :, :, 0], y[:, :, :, :, :, 1])
+        pooled = torch.maximum(of_row[:, :, :, 0], of_row[:, :, :, 1]).clamp_(min=0)
+        self.saved = (x.shape, step, strips, matrix, y, of_row, pooled)
         return pooled.view(clients, batch, rows // 2, columns // 2, outputs)
 
     def backward(self, weights: Tensor, grads: Tensor, gy: Tensor, first: bool) -> Tensor:
-        (clients, batch, height, width, channels), step, strips, matrix, y, pooled = self.saved
+        (clients, batch, height, width, channels), step, strips, matrix, y, of_row, pooled = self.saved
         k, outputs, reach = self.kernel, self.outputs, step + self.kernel - 1
         gy = torch.ops.aten.threshold_backward(gy.reshape(pooled.shape), pooled, 0)
         spread = torch.empty_like(y)
-        for i in (0, 1):
-            for j in (0, 1):
-                # The gradient goes where y equals the maximum: y - pooled is 0 there and negative elsewhere.
-                behind = torch.sub(y[:, :, :, i, :, j], pooled)
-                spread[:, :, :, i, :, j] = torch.ops.aten.threshold_backward(gy, behind, -1e-30)
+        g_row = torch.empty_like(of_row)
+        _to_larger(gy, *of_row.unbind(3), *g_row.unbind(3))
+        _to_larger(g_row, *y.unbind(5), *spread.unbind(5))
         spread = spread.view(clients, -1, step * outputs)
         in_band = torch.bmm(strips.transpose(1, 2), spread).view(clients, k, reach, channels, 2, step // 2, outputs)
         entries = self._band(in_band).flatten(4, 5).unbind(4)
@@ -121,6 +119,12 @@ class ConvReluPool:
             for i in range(k):
                 gx[:, :, i : i + rows, place] += pieces[:, :, :, band, i]
         return gx.view(clients, batch, height, width, channels)
+
+
+def _to_larger(gradient: Tensor, first: Tensor, second: Tensor, to_first: Tensor, to_second: Tensor) -> None:
+    """Send the gradient of a maximum to the larger of two; a tie, as blank images are full of, goes to the first."""
+    to_first.copy_(torch.ops.aten.threshold_backward(gradient, first - second, -1e-30))
+    torch.sub(gradient, to_first, out=to_second)
 
 
 class Relu:
@@ -148,32 +152,43 @@ class Flatten:
 
 def operations(module: nn.Module, input_shape: tuple[int, ...]) -> list[Op] | None:
     """The chain's steps, or None where the module is not such a chain."""
-    layout = Layout.of(module)
-    named = [(name, layer) for name, layer in module.named_modules() if not isinstance(layer, nn.Sequential)]
-    if not isinstance(module, nn.Sequential) or any(
-        parameter.dtype != torch.float32 for parameter in module.parameters()
-    ):
+    layout, names = Layout.of(module), {layer: name for name, layer in module.named_modules()}
+    layers = chained(module) if isinstance(module, nn.Sequential) else None
+    tied = len(list(module.parameters())) < sum(len(list(layer.parameters())) for layer in layers or ())
+    if layers is None or tied or any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         return None
     ops: list[Op] = []
     sides = input_shape[1:]
-    while named:
-        (name, layer), following = named.pop(0), [layer for _, layer in named[:2]]
-        if isinstance(layer, nn.Linear):
-            ops.append(Linear(layer, layout.layers[name]))
+    while layers:
+        layer = layers.pop(0)
+        if type(layer) is nn.Linear:
+            ops.append(Linear(layer, layout.layers[names[layer]]))
         elif isinstance(layer, nn.ReLU):
             ops.append(Relu())
-        elif isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1:
+        elif type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1:
             ops.append(Flatten())
-        elif isinstance(layer, nn.Conv2d) and _is_plain(layer) and _are_relu_and_pool(following) and len(sides) == 2:
+        elif type(layer) is nn.Conv2d and _is_plain(layer) and _are_relu_and_pool(layers[:2]) and len(sides) == 2:
             sides = tuple(side - layer.kernel_size[0] + 1 for side in sides)
             if any(side < 2 or side % 2 for side in sides):
                 return None
             sides = tuple(side // 2 for side in sides)
-            ops.append(ConvReluPool(layer, layout.layers[name]))
-            del named[:2]
+            ops.append(ConvReluPool(layer, layout.layers[names[layer]]))
+            del layers[:2]
         else:
             return None
     return ops
+
+
+def chained(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a chain (of chains) in order, or None where something else happens in a forward pass."""
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return None
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    if type(module).forward is not nn.Sequential.forward:
+        return None
+    parts = [chained(part) for part in module]
+    return None if None in parts else [layer for part in parts for layer in part or ()]
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedclade.clients.describe import describe
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
-from fedclade.clients.networks import Built, PlainNetwork, as_inputs, is_batched, network_for
+from fedclade.clients.networks import Built
 from fedclade.clients.tasks import (
     SERVER,
     Answer,
@@ -105,7 +105,7 @@ class ClientRuntime:
         return facts
 
     def _path(self, network: str) -> str:
-        together = is_batched(self.built[network].module, self.federation.input_shape, self.training.batch_size)
+        together = self.built[network].is_batched(self.federation.input_shape, self.training.batch_size)
         return "batched" if together else "plain"
 
     def network(self, client: str, through: str = "") -> Built:
@@ -131,7 +131,7 @@ class ClientRuntime:
     def is_batched(self, client: str, task: Train) -> bool:
         """Whether clients of this network that train like this train together in one go."""
         size = (task.training or self.training).batch_size
-        return task.rows is None and is_batched(self.network(client).module, self.federation.input_shape, size)
+        return task.rows is None and self.network(client).is_batched(self.federation.input_shape, size)
 
     def served_weights(self, client: str, task: Evaluate) -> np.ndarray:
         """The whole model that serves a client, as `Method.served` tells it."""
@@ -202,8 +202,8 @@ class ClientRuntime:
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
             jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before))
         torch.manual_seed(seed_of(self.seed, "dropout", first, round) % 2**63)
-        learner = network_for(network.module, self.federation.input_shape, training.batch_size)
         x, y = rows[first].x, rows[first].y
+        learner = network.learner(tuple(x.shape[1:]), training.batch_size)
         trained, mean_losses = train(learner, network.layout.n_parameters, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
@@ -322,13 +322,9 @@ def composed(
 
 def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:
     """What a network puts out for some rows, chunk by chunk."""
-    buffer = torch.from_numpy(np.array(weights[None], np.float32))
-    PlainNetwork(network.module).bind(buffer, torch.zeros(1, network.layout.n_parameters))
-    network.module.eval()
-    if each_layer:
-        return [network.module(as_inputs(rows.x[part])).detach() for part in rows.chunks()]
-    with torch.inference_mode():
-        return [network.module(as_inputs(rows.x[part])) for part in rows.chunks()]
+    network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)), None)
+    with torch.enable_grad() if each_layer else torch.inference_mode():
+        return [network.outputs(rows.x[part], int(part[0])).detach() for part in rows.chunks()]
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:

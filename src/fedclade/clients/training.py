@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedclade.clients.networks import Network, as_inputs
+from fedclade.clients.networks import Network
 from fedclade.clients.tasks import Training
+
+SPREAD = 1e-2  # how far from the weights the two gradients are that stand for a product with the Hessian
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def train(
     lengths = np.array([len(job.batches) for job in jobs])
     for step in range(int(lengths.max(initial=0))):
         active = int((lengths > step).sum())
-        losses[:active] += _gradients(network, x, y, [job.batches[step] for job in jobs[:active]])
+        losses[:active] += network.gradients(x, y, _rows([job.batches[step] for job in jobs[:active]]))
         w, g = parameters[:active], grads[:active]
         with torch.no_grad():
             if training.weight_decay:
@@ -61,24 +63,22 @@ def train(
             if terms is not None:
                 proximal, centre, linear = (term[:active] for term in terms)
                 g.add_(proximal * (w - centre)).add_(linear)
+            for place in network.frozen:
+                g[:, place] = 0
             if velocity is not None:
                 g = velocity[:active].mul_(training.momentum).add_(g)
             if rates is None:
                 w.add_(g, alpha=-training.learning_rate)
             else:
                 w.sub_(g * rates[:active, step, None])
+    network.release()
     back = np.argsort(order)
     mean_loss = (losses / torch.from_numpy(np.maximum(lengths, 1))).numpy()
     return weights.numpy()[back], mean_loss[back]
 
 
-def _gradients(network: Network, x: Tensor, y: Tensor, batches: Sequence[np.ndarray]) -> Tensor:
-    """Fill the network's gradient buffer for one batch a job, and return the losses."""
-    rows = torch.from_numpy(np.stack(batches))
-    real = rows >= 0
-    scale = real / real.sum(1, keepdim=True)
-    rows = rows.clamp_(min=0)
-    return network.gradients(as_inputs(x[rows]), y[rows], scale, len(batches))
+def _rows(batches: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.stack(batches))
 
 
 def meta_train(
@@ -89,7 +89,6 @@ def meta_train(
     A client with fewer batches than that stays where it is. No momentum: the two gradients of a step are of different
     places. Fallah et al., "Personalized Federated Learning with Theoretical Guarantees", NeurIPS 2020.
     """
-    spread = 1e-3  # how far apart the two gradients are that stand for a product with the Hessian
     per_step = 2 if training.meta == "first-order" else 3
     results, losses = [], []
     for job in jobs:
@@ -100,8 +99,10 @@ def meta_train(
         def gradient_at(place: Tensor, batch: np.ndarray, w: Tensor = w, grads: Tensor = grads) -> tuple[Tensor, float]:
             here = w.clone()
             w.copy_(place)
-            loss = float(_gradients(network, x, y, [batch]).sum())
+            loss = float(network.gradients(x, y, _rows([batch])).sum())
             w.copy_(here)
+            for part in network.frozen:
+                grads[:, part] = 0
             return grads.clone(), loss
 
         seen = []
@@ -112,9 +113,14 @@ def meta_train(
                 seen.append(loss)
                 if training.meta == "hessian-free":
                     third = job.batches[first + 2]
-                    bend = gradient_at(w + spread * outer, third)[0] - gradient_at(w - spread * outer, third)[0]
-                    outer = outer - training.inner_rate / (2 * spread) * bend
+                    length = outer.norm()
+                    reach = outer * (SPREAD / length.clamp(min=1e-12))
+                    bend = gradient_at(w + reach, third)[0] - gradient_at(w - reach, third)[0]
+                    bend *= training.inner_rate * length / (2 * SPREAD)
+                    # At most as long as the step itself: else, where the loss bends much, it would turn the step round.
+                    outer = outer - bend * (length / bend.norm().clamp(min=1e-12)).clamp(max=1)
                 w.sub_(training.learning_rate * outer)
+        network.release()
         results.append(weights.numpy()[0])
         losses.append(np.mean(seen) if seen else 0.0)
     return np.stack(results), np.array(losses, np.float32)

@@ -98,7 +98,14 @@ def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
     except Exception as error:
         raise FedcladeError(f"model {name} cannot be made for {_words(input_shape)}: {_first_line(error)}") from error
     _check_outputs(name, model, input_shape, n_classes)
+    _check_weights(name, model)
     return model
+
+
+def row_type(model: nn.Module) -> torch.dtype:
+    """The type in which a network takes rows: that of its parameters, float32 where these are of several."""
+    types = {value.dtype for value in model.parameters() if value.is_floating_point()}
+    return types.pop() if len(types) == 1 else torch.float32
 
 
 def _known(name: str, input_shape: Shape) -> Factory:
@@ -159,7 +166,7 @@ def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int)
     model.eval()  # leaves batch statistics alone
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *input_shape))
+            outputs = model(torch.zeros(2, *input_shape, dtype=row_type(model)))
     except Exception as error:
         raise FedcladeError(f"model {name} does not take {_words(input_shape)}: {_first_line(error)}") from error
     finally:
@@ -168,6 +175,16 @@ def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int)
     found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
     if found != (2, n_classes):
         raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
+
+
+def _check_weights(name: str, model: nn.Module) -> None:
+    if not any(value.requires_grad for value in model.parameters()):
+        raise FedcladeError(f"model {name} has nothing to train: leave requires_grad on for some of its parameters")
+    strange = [
+        key for key, value in model.state_dict().items() if isinstance(value, torch.Tensor) and value.is_complex()
+    ]
+    if strange:
+        raise FedcladeError(f"model {name} has complex numbers in {listed(strange)}: keep their two parts as real ones")
 
 
 def _words(input_shape: Shape) -> str:

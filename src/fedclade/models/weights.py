@@ -1,9 +1,11 @@
 """Weights are one flat float32 vector; a `Layout` names its slices.
 
 Averaging is then arithmetic on vectors, a layer is a slice, and a checkpoint is one array. The parameters come first,
-in the module's order, and the floating-point buffers (running statistics) after them; integer counters are left out.
+in the module's order, each once, and after them the buffers that a state dict holds: running statistics and counters,
+which are whole numbers again once a module takes them.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,11 +32,8 @@ class Layout:
     def of(cls, module: "torch.nn.Module") -> "Layout":
         """The layout of a module's weights."""
         parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
-        kept = {name for name in module.state_dict() if name not in dict(parameters)}
-        buffers = [
-            (name, tuple(b.shape)) for name, b in module.named_buffers() if name in kept and b.is_floating_point()
-        ]
-        tensors = parameters + buffers
+        kept = module.state_dict()
+        tensors = parameters + [(name, tuple(b.shape)) for name, b in module.named_buffers() if name in kept]
         return cls(
             tuple(name for name, _ in tensors),
             tuple(shape for _, shape in tensors),
@@ -110,10 +109,8 @@ class Layout:
 def flatten(module: "torch.nn.Module") -> np.ndarray:
     """A module's weights as one flat vector (a copy)."""
     state = module.state_dict()
-    layout = Layout.of(module)
-    return np.concatenate([state[name].detach().numpy().ravel() for name in layout.names] or [np.empty(0)]).astype(
-        np.float32
-    )
+    parts = [state[name].float().numpy().ravel() for name in Layout.of(module).names]
+    return np.concatenate([*parts, np.empty(0, np.float32)])
 
 
 def load(module: "torch.nn.Module", vector: np.ndarray) -> "torch.nn.Module":
@@ -124,10 +121,31 @@ def load(module: "torch.nn.Module", vector: np.ndarray) -> "torch.nn.Module":
     if vector.shape != (layout.size,):
         raise FedcladeError(f"weights of shape {vector.shape} do not fit a model of {layout.size} numbers")
     state = module.state_dict()
-    with torch.no_grad():
-        for name, tensor in layout.tensors(vector).items():
-            state[name].copy_(torch.from_numpy(np.array(tensor)))
+    for name, tensor in layout.tensors(vector).items():
+        put(state[name], torch.from_numpy(np.array(tensor)))
     return module
+
+
+def put(tensor: "torch.Tensor", values: "torch.Tensor") -> None:
+    """Set a module's tensor, of whatever type, from float32 numbers."""
+    if not tensor.is_floating_point():
+        # What was not changed stays as it is: float32 does not hold every large whole number.
+        values = values.round().to(tensor.dtype).where(tensor.float() != values, tensor)
+    tensor.data.copy_(values)
+
+
+def state_of(module: "torch.nn.Module", vector: np.ndarray) -> "dict[str, torch.Tensor]":
+    """The complete state dict of a flat vector, as torch itself would save it: tied weights and counters too."""
+    state = load(module, vector).state_dict()
+    return {name: tensor.detach().clone() for name, tensor in state.items() if hasattr(tensor, "detach")}
+
+
+def file_facts(
+    model: str, input_shape: Sequence[int], classes: Sequence[str], scaling: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """What a file of weights says of itself: enough to use it without this package (each value is JSON)."""
+    facts = {"model": model, "input_shape": list(input_shape), "classes": list(classes), "scaling": scaling}
+    return {name: json.dumps(value) for name, value in facts.items()}
 
 
 def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:

@@ -1,0 +1,29 @@
+"""Files of weights: used as the documentation says, by a Python that knows nothing of this package."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from fedclade.models import make
+from fedclade.models.weights import file_facts, flatten, state_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def test_the_recipe_for_a_model_without_this_package(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = make("lenet5", (1, 28, 28), 3)
+    scaling = {"subtract": 0.5, "divide": [2.0]}
+    facts = file_facts("lenet5", (1, 28, 28), ("cat", "dog", "owl"), scaling)
+    save_file(state_of(make("lenet5", (1, 28, 28), 3), flatten(module)), tmp_path / "cluster-0.safetensors", facts)
+    recipe = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert recipe is not None
+    blocked = "import sys; sys.modules['fedclade'] = None\n"
+    command = [sys.executable, "-c", blocked + recipe[1]]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    best = int(module((torch.zeros(1, 1, 28, 28) - 0.5) / 2).argmax())
+    assert said.strip() == str([("cat", "dog", "owl")[best]])
