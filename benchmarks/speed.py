@@ -195,7 +195,7 @@ def _measure_memory(queue, data_dir: str | None) -> None:  # type: ignore[no-unt
             peak[0] = max(peak[0], unshared())
 
     threading.Thread(target=watch, daemon=True).start()
-    settings = {"model": "lenet5", "method": {"name": "fedavg", "fraction": 0.1}, "training": LENET, "rounds": 2}
+    settings = {"model": "lenet5", "participation": 0.1, "method": "fedavg", "training": LENET, "rounds": 2}
     try:
         fedclade.run("fashion-mnist", split="label-skew:0.2", clients=1000, data_dir=data_dir, **settings)
     except FedcladeError:

@@ -27,8 +27,8 @@ SETTINGS: dict[str, Any] = {
     "training": {"learning_rate": 0.1},
 }
 METHODS: dict[str, Any] = {
-    "fedclust": {"name": "fedclust", "fraction": 1},
-    "hicfl": "hicfl",
+    "fedclust": {"name": "fedclust"},
+    "hicfl": "agreement",
     "ifca": {"name": "ifca", "n_clusters": 3},
     "fedavg": "fedavg",
     "cfl": "cfl",

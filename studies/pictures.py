@@ -12,12 +12,12 @@ from fedclade.display import RoundsDisplay, outcome
 
 COMMAND = (
     "fedclade run --data digits --split label-groups:4 --method fedclust "
-    "--set method.fraction=1 --set training.learning_rate=0.1"
+    "--set training.learning_rate=0.1"
 )
 VALUES = {
     "data": "digits",
     "split": "label-groups:4",
-    "method": {"name": "fedclust", "fraction": 1},
+    "method": {"name": "fedclust"},
     "training": {"learning_rate": 0.1},
 }
 

@@ -65,7 +65,7 @@ def test_cells_change_single_settings_inside_shared_tables(tmp_path: Path) -> No
     shared = {"participation": 0.5, "training": {"learning_rate": 0.2}}
     cells = [{"label": "a", "method": "ifca"}, {"label": "b", "training": {"momentum": 0.1}}]
     ifca, fedavg = Study.of({"settings": shared, "cells": cells, "seeds": [0]}).runs(tmp_path)
-    assert ifca.settings == {**shared, "method": {"name": "ifca"}, "seed": 0}
+    assert ifca.settings == {**shared, "method": "ifca", "seed": 0}
     assert fedavg.settings == {**shared, "training": {"learning_rate": 0.2, "momentum": 0.1}, "seed": 0}
 
 

@@ -42,7 +42,11 @@ def write(folder: RunFolder, number: int) -> None:
         {"round": number, "client": "a", "phase": phase, "direction": way, "bytes": count}
         for phase, way, count in (sent if number else sent[-1:])
     ]
-    state = {"seconds": 1.5 * number, "cpu_seconds": 2.0 * number, "tree": [{"round": 1}] if number else []}
+    state = {
+        "seconds": 1.5 * number,
+        "cpu_seconds": 2.0 * number,
+        "clusters": {"tree": [{"round": 1}] if number else []},
+    }
     folder.write_round(number, state, {"history": history, "ledger": ledger}, {"curve": {"at": number}})
 
 

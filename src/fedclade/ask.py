@@ -66,6 +66,9 @@ class Engine(Protocol):
     def layout_of(self, client: str, through: str = "") -> Layout:
         """Of the network that a client trains or, with `through`, of the one behind it."""
 
+    def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:
+        """A cluster model as torch, or whatever clients train with, would save it."""
+
     def arrivals(self) -> tuple[str, ...]:
         """Clients that have come by themselves since the last look, as they do on a real grid."""
 

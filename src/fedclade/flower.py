@@ -387,6 +387,9 @@ class PlainEngine:
     def layout_of(self, client: str, through: str = "") -> Layout:
         return self.layout
 
+    def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:
+        return {key: array.numpy() for key, array in self.form.record(weights).items()}
+
     def rewind(self, round: int) -> None:
         pass
 

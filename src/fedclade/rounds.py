@@ -14,6 +14,7 @@ from fedclade.clustering.scores import adjusted_rand, normalized_mutual_informat
 from fedclade.errors import FedcladeError, listed
 from fedclade.events import Calendar, groups_of
 from fedclade.methods import Clusters, RoundContext, name_of
+from fedclade.models.weights import file_facts
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 from fedclade.settings import Settings
 
@@ -243,7 +244,8 @@ class Loop:
         reasons = Counter(failure["failure"] for failure in self.ask.failures)
         why = reasons.most_common(1)[0][0] if reasons else "they did not answer"
         what = "no client has trained" if nobody else f"most clients failed in {self.bad_rounds} rounds in a row"
-        raise FedcladeError(f"{what} ({why}): mend that, then go on with `fedclade resume {self.run.path}`")
+        cure = "lower training.learning_rate" if "not finite" in why else "mend that"
+        raise FedcladeError(f"{what} ({why}): {cure}, and run again or go on with `fedclade resume {self.run.path}`")
 
     def _progress(self, number: int, n_clusters: int, measured: bool, local: bool) -> Progress:
         served, kept = summarised(self._last("accuracy")), summarised(self._last("accuracy_local"))
@@ -328,8 +330,11 @@ class Loop:
         parts = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
         waiting = sorted({*clusters.unassigned, *silent})
         told = {"members": parts, "unassigned": waiting, "tree": [dict(branch) for branch in clusters.tree]}
-        models = {cluster: clusters.models[cluster] for cluster in clusters.members}
-        self.run.finish(outcome, told, models, self.engine.layout)
+        models = {cluster: self.engine.state_dict(clusters.models[cluster]) for cluster in clusters.members}
+        record = self.run.settings
+        scaling = record.get("preprocessing")
+        facts = file_facts(str(settings.model), record["input_shape"], record["classes"], scaling)
+        self.run.finish(outcome, told, models, facts)
         return outcome
 
     def _failures(self) -> int:

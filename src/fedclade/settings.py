@@ -70,7 +70,8 @@ class Settings(BaseModel):
         if not isinstance(data, Mapping):
             return values
         options = {name: value for name, value in data.items() if name != "name"}
-        return {**values, "data": data.get("name", "digits"), "data_options": {**values.get("data_options", {}), **options}}
+        known = values.get("data_options", {})
+        return {**values, "data": data.get("name", "digits"), "data_options": {**known, **options}}
 
     @field_validator("method", mode="before")
     @classmethod

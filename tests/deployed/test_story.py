@@ -15,12 +15,17 @@ import numpy as np
 import pytest
 
 from fedclade import api
+from fedclade.clients.memory import Memory
+from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Failure, Task, Train
 from fedclade.data import DataOptions, federation_of
+from fedclade.engines.engine import TransportEngine
+from fedclade.engines.local import LocalTransport
 from fedclade.models.assigned import Networks
 from fedclade.newcomers import place
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
+from fedclade.runs.record import recorded_settings
 from synthetic import planted
 
 pytestmark = pytest.mark.deployed
@@ -170,13 +175,13 @@ def test_a_newcomer_finds_its_place_afterwards(story: Story, rows: Path) -> None
 
 def replayed(run: RunFolder, federation: Any, folder: Path) -> Mapping[str, Any]:
     """The same run in one process: whoever failed in a round of the original fails again."""
-    settings, saved = api.settings_from_record(run.settings), run.last_checkpoint()
+    settings, saved = recorded_settings(run.settings, run.path), run.last_checkpoint()
     assert saved is not None
     history = run.table("history")
     failed = {(row.round, row.client): row.failure for row in history.itertuples() if row.failure}
     arrivals = {int(number): tuple(names) for number, names in saved[1].get("arrivals", {}).items()}
 
-    class Missing(LocalEngine):
+    class Missing(TransportEngine):
         rounds_begun = 0
 
         def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Any]:
@@ -192,12 +197,12 @@ def replayed(run: RunFolder, federation: Any, folder: Path) -> Mapping[str, Any]
             return arrivals.get(self.rounds_begun, ())
 
     networks = Networks.shared(settings.model, federation.input_shape, federation.n_classes)
-    engine = Missing(federation, networks, seed=settings.seed, training=settings.training, memory=folder / "memory")
+    runtime = ClientRuntime(federation, networks, Memory(folder / "memory"), settings.seed, settings.training)
+    engine = Missing(runtime, LocalTransport(runtime))
     try:
         clients = tuple(run.settings["clients"])
-        again = RunFolder.create(folder / "again", {})
-        last = saved[0]
-        Loop(settings.make_method(), engine, again, clients, settings.training, settings.seed, last).go({})
+        again = RunFolder.create(folder / "again", run.settings)
+        Loop(settings.model_copy(update={"rounds": saved[0]}), engine, again, clients).go()
     finally:
         engine.close()
     state = again.last_checkpoint()

@@ -12,7 +12,7 @@ from fedclade.clients.messages import pack, unpack
 from fedclade.clients.tasks import Describe, Described, Training
 from fedclade.data.federation import Federation
 from fedclade.methods.base import Clusters
-from fedclade.methods.dynamic import Dynamic
+from fedclade.methods.dynamic import Division, Dynamic
 from fedclade.models.generative import new_gan
 from fedclade.models.weights import Layout
 from harness import Session, local, parts, whole_and_resumed
@@ -70,7 +70,7 @@ def test_calibration_moves_a_client_to_the_model_that_fits_it(tmp_path: Path) ->
 def test_division_that_brings_nothing_ends_it(tmp_path: Path) -> None:
     engine = local(planted(n_clients=8, n_groups=1, rows=80), tmp_path)
     session = Session(Dynamic(divide_every=1, margin=0.0), engine)
-    clusters = Clusters.single(engine.clients, engine.initial)
+    clusters = Clusters.single(engine.clients, engine.initial, Division())
     clusters = session.method.round(clusters, replace(session.context, round=1), session.ask)
     assert len(clusters) == 1
     assert clusters.state.is_over

@@ -182,10 +182,8 @@ def test_a_thousand_clients(name: str) -> None:
     noise = np.random.default_rng(0).normal(size=(1000, 2)) / 10
     heads = {f"c{k:03d}": (3 * (k % 2) + noise[k, 0], 10 * (k % 2 == 0) + noise[k, 1]) for k in range(1000)}
     engine = scripted(heads)
-    session = Session(
-        named(name, warmup=1, selection="random", **wanted),
-        engine,
-    )
+    wanted = {"n_clusters": 2} if name == "random" else {"threshold": "auto"}
+    session = Session(named(name, warmup=1, selection="random", **wanted), engine)
     found = session.go(3)
     assert len(session.records["selection"]["chosen"]) == len(found) == 2
     if name != "random":

@@ -21,7 +21,7 @@ def make_large_run(
     clients = [f"client-{number:04d}" for number in range(n_clients)]
     groups = np.arange(n_clients) % n_groups
     folder = RunFolder.create(path, _record(clients, groups, random))
-    state = {"tree": [], "seconds": 1.0, "members": {}, "bytes": {"up": 0, "down": 0}}
+    state = {"clusters": {"tree": []}, "seconds": 1.0, "bytes": {"up": 0, "down": 0}}
     tables = {"history": _history(clients, groups, n_rounds, random), "ledger": _ledger(clients, n_rounds)}
     places = random.normal(size=(n_groups, 8))[groups] * 2 + random.normal(size=(n_clients, 8))
     distances = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1))

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Answer, Failure, Task, Training
-from fedclade.models.weights import Layout
+from fedclade.models.weights import Layout, state_of
 
 
 class Transport(Protocol):
@@ -68,6 +68,9 @@ class TransportEngine:
 
     def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
         return self.transport.at_server(tasks, round)
+
+    def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:
+        return state_of(self.runtime.networks.factories[""](), weights)
 
     def arrivals(self) -> tuple[str, ...]:
         return self.transport.arrivals()

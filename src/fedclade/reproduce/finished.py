@@ -155,9 +155,8 @@ def newcomers_personalised(run: Finished) -> float | None:
 
 def share_of_weights_kept(run: Finished) -> float | None:
     """Weights that count for HiCFL's stability, of all that are watched, at the end of the run."""
-    saved = run.folder.last_checkpoint()
-    memory = saved[1]["notes"].get("memory", {}) if saved is not None else {}
-    return _mean([float(past["kept"].mean()) for past in memory.values() if past["kept"] is not None])
+    past = run.state_of_clusters.state.past
+    return _mean([float(one.mask.mean()) for one in past.values() if one.mask is not None])
 
 
 def _mean(values: list[float | None]) -> float | None:

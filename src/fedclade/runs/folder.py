@@ -24,11 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedclade.errors import FedcladeError, listed
 from fedclade.files import flush_all, write_atomically, write_json
-from fedclade.models.weights import Layout
 from fedclade.runs import packing
 
 if TYPE_CHECKING:
@@ -83,7 +80,8 @@ class RunFolder:
     def open(cls, path: Path | str) -> "RunFolder":
         run = cls(path)
         if not (run.path / "settings.json").is_file():
-            if run.path.is_dir() and all(_is_leftover(path) for path in run.path.iterdir()):
+            left = list(run.path.iterdir()) if run.path.is_dir() else []
+            if left and all(_is_leftover(path) for path in left):
                 raise FedcladeError(
                     f"the run in {run.path} was stopped before it began: give the same `fedclade run` again"
                 )
@@ -224,16 +222,20 @@ class RunFolder:
     # The end
 
     def finish(
-        self, result: Mapping[str, Any], clusters: Mapping[str, Any], models: Mapping[int, np.ndarray], layout: Layout
+        self,
+        result: Mapping[str, Any],
+        clusters: Mapping[str, Any],
+        models: Mapping[int, Mapping[str, Any]],
+        facts: Mapping[str, str] | None = None,
     ) -> None:
+        """Write the outcome; `models` are complete state dicts, and `facts` what their files say of themselves."""
         for name in TABLES:
             frame = self.table(name)
             write_atomically(self.path / f"{name}.parquet", partial(frame.to_parquet, index=False))
         shutil.rmtree(self.path / "models", ignore_errors=True)
-        for cluster, weights in models.items():
+        for cluster, state in models.items():
             path = self.path / "models" / f"cluster-{cluster}.safetensors"
-            whole = {name: np.ascontiguousarray(tensor) for name, tensor in layout.tensors(weights).items()}
-            write_atomically(path, partial(packing.save_tensors, arrays=whole))
+            write_atomically(path, partial(packing.save_state, state=state, facts=facts))
         write_json(self.path / "clusters.json", clusters)
         write_json(self.path / "result.json", result)
         shutil.rmtree(self.path / "parts", ignore_errors=True)

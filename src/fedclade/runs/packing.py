@@ -1,6 +1,7 @@
 """Encoded values as safetensors files that know when they are damaged."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,19 @@ def save_tensors(path: Path, arrays: dict[str, np.ndarray], header: dict[str, st
 
     try:
         save_file(arrays, path, metadata=header)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def save_state(path: Path, state: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
+    """A state dict of torch tensors (or arrays), as any reader of safetensors takes it."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    tensors = {name: torch.as_tensor(value).contiguous() for name, value in state.items()}
+    try:
+        save_file(tensors, path, metadata=dict(facts or {}))
     except SafetensorError as error:
         raise OSError(str(error)) from error
 

@@ -51,8 +51,8 @@ CIFAR = {split: setting(split, "CIFAR10") for split in NON_IID}
 PAPERS_RULE = "HiCFL, the paper's rule"
 OUR_RULE = "HiCFL, this package's rule"
 HICFL: dict[str, Layer] = {
-    PAPERS_RULE: {"method": {"name": "hicfl", "rule": "paper"}},
-    OUR_RULE: {"method": {"name": "hicfl"}},
+    PAPERS_RULE: {"method": {"name": "hicfl"}},
+    OUR_RULE: {"method": {"name": "agreement"}},
 }
 METHODS: dict[str, Layer] = {
     "FedAvg": {"method": {"name": "fedavg"}},
@@ -75,7 +75,7 @@ def beta(value: float) -> Layer:
 
 
 def xi(words: str | float) -> Layer:
-    return {"method": {"name": "hicfl", "rule": "paper", "xi": words}}
+    return {"method": {"name": "hicfl", "xi": words}}
 
 
 def lda(alpha: float) -> dict[str, Any]:
@@ -196,7 +196,7 @@ PAPER = Paper(
             title="MTCFL with model stability as the sign to split",
             rows={
                 "MTCFL": METHODS["MTCFL"],
-                "MTCFL with model stability": {"method": {"name": "cfl", "trigger": "stability"}},
+                "MTCFL with model stability": {"method": {"name": "cfl-stability"}},
             },
             columns=CIFAR,
             measures=(
@@ -210,7 +210,7 @@ PAPER = Paper(
             name="table6",
             title="clusters merged, refined or broken up after clustering",
             rows={
-                variant: {"method": {"name": "hicfl", "variant": variant}}
+                variant: {"method": {"name": "agreement", "variant": variant}}
                 for variant in ("re-organised", "fine-grained", "personalised")
             },
             columns=CIFAR,
@@ -304,7 +304,7 @@ PAPER = Paper(
             name="fig10",
             title="the steadiest client as reference, or a random one",
             rows={
-                words: {"method": {"name": "hicfl", "rule": "paper", "patience": 5, "reference": reference}}
+                words: {"method": {"name": "hicfl", "patience": 5, "reference": reference}}
                 for words, reference in (("least stability", "stable"), ("random", "random"))
             },
             columns={"CIFAR10, beta 0.7": merged(setting("Non-IID-2", "CIFAR10"), beta(0.7))},
@@ -318,10 +318,10 @@ PAPER = Paper(
             name="fig11",
             title="clients put into wrong clusters early find back",
             rows={
-                "normal": {"method": {"name": "hicfl"}},
+                "normal": {"method": {"name": "agreement"}},
                 **{
                     f"{share:.0%} misplaced in round {round}": {
-                        "method": {"name": "hicfl", "misplace": share, "misplace_round": round}
+                        "method": {"name": "agreement", "misplace": share, "misplace_round": round}
                     }
                     for share in (0.1, 0.2)
                     for round in (5, 10)
