@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.api import OWN_MODEL, Result, recorded_method, settings_from_record
+from fedclade.api import OWN_MODEL, load, recorded_method, settings_from_record
 from fedclade.ask import Ask
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
 from fedclade.data import federation_of
@@ -19,7 +19,6 @@ from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.models.assigned import specs_of
 from fedclade.models.weights import Layout, assembled
-from fedclade.runs.folder import RunFolder
 from fedclade.runs.packing import save_tensors
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def place(
     model in Python, and where newcomers choose their own (FedStack). With `save`, the outcome and the models are kept
     in the run folder, under `placements/`.
     """
-    folder = RunFolder.open(path)
-    record, result = folder.settings, Result(folder)
+    folder = load(path).folder
+    record = folder.settings
     settings = settings_from_record(record)
     spec = model or settings.model
     if spec is None or (spec == OWN_MODEL and model is None):
@@ -112,7 +111,7 @@ def place(
             engine.close()
     if save:
         for one in placed.values():
-            _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
+            _keep(folder.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
 
 
