@@ -1,3 +1,4 @@
+from fedclade.methods import name_of
 """`fedclade deploy`: the project it writes, and what it says when something is missing."""
 
 import signal
@@ -55,7 +56,7 @@ def test_init_writes_a_project_whose_settings_are_ours(tmp_path: Path) -> None:
         "clientapp": "client_app:app",
     }
     settings = settings_of(flatten_dict(project["tool"]["flwr"]["app"]["config"]))
-    assert settings.method["name"] == "fedclust"
+    assert name_of(settings.method) == "fedclust"
     assert settings.model is None
     with pytest.raises(FedcladeError, match="not empty"):
         init(tmp_path / "My Hospitals")

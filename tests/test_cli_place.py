@@ -169,7 +169,7 @@ def test_rows_of_other_classes_and_runs_that_have_not_ended_are_refused(tmp_path
     with pytest.raises(fedclade.FedcladeError, match=r"classes \(w, x, y, z\) are not the run's \(a, b, c, d\)"):
         fedclade.place(run.path, replace(planted(), classes=("w", "x", "y", "z")))
     (run.path / "result.json").unlink()
-    with pytest.raises(fedclade.FedcladeError, match="has not come that far"):
+    with pytest.raises(fedclade.FedcladeError, match="has not ended"):
         fedclade.place(run.path, planted())
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.api import load
 from fedclade.ask import Ask
 from fedclade.assembly import make_networks
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
@@ -71,9 +72,10 @@ def place(
     model in Python, and where newcomers choose their own (FedStack). With `save`, the outcome and the models are kept
     in the run folder, under `placements/`.
     """
-    result = Result.open(path)
+    result = load(path)
     record = result.record
     settings = recorded_settings(record, path, method)
+    result = Result(result.folder, method=settings.method)
     spec = model or settings.model
     if spec is None or (spec == IN_PYTHON and model is None):
         raise FedcladeError(

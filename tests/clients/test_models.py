@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from planting import planted
+from synthetic import planted
 from torch import Tensor, nn
 
 import fedclade

@@ -13,6 +13,7 @@ from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
+from fedclade.runs.record import run_record
 from fedclade.settings import settings_from
 from synthetic import planted
 
@@ -74,9 +75,11 @@ def test_flower_and_local_agree_bit_for_bit(tmp_path: Path) -> None:
         ):
             states = []
             for kind, engine in engines.items():
-                run = RunFolder.create(tmp_path / f"{name}-{kind}", {})
                 for rounds in (1, 3) if kind == "flower" else (3,):  # Flower's is stopped after a round and resumed
-                    given = {"method": {"name": name, **settings}, "training": TRAINING, "seed": 5, "rounds": rounds}
+                    given = {"model": "mlp", "method": {"name": name, **settings}, "training": TRAINING, "seed": 5, "rounds": rounds}
+                    if rounds < 3 or kind == "local":
+                        record = run_record(settings_from(given), clients=federation.names, fingerprint="")
+                        run = RunFolder.create(tmp_path / f"{name}-{kind}", record)
                     Loop(settings_from(given), engine, run, federation.names).go()
                 states.append((run.last_checkpoint()[1]["clusters"], run.table("history")))  # type: ignore[index]
             (local, local_history), (flower, flower_history) = states

@@ -143,9 +143,9 @@ def state_of(module: "torch.nn.Module", vector: np.ndarray) -> "dict[str, torch.
 def file_facts(
     model: str, input_shape: Sequence[int], classes: Sequence[str], scaling: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """What a file of weights says of itself: enough to use it without this package (each value is JSON)."""
+    """What a file of weights says of itself, as JSON: enough to use it without this package."""
     facts = {"model": model, "input_shape": list(input_shape), "classes": list(classes), "scaling": scaling}
-    return {name: json.dumps(value) for name, value in facts.items()}
+    return {"about": json.dumps(facts)}  # one entry: several would come in any order
 
 
 def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:
