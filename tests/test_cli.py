@@ -260,7 +260,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 def test_catalogues(invoke: Invoke) -> None:
     assert re.search(r"fedclust .* the number too .* one shot", invoke("methods").stdout)
     settings = invoke("methods", "fedclust").stdout
-    assert re.search(r"method\.threshold +number >= 0 or auto or nothing +auto", settings)
+    assert re.search(r"method\.threshold +number >= 0 or auto or none +auto", settings)
     assert re.search(r"method\.n_clusters +whole number >= 1 or none +none +\w+", settings)
     assert "training.learning_rate" in settings
     Path("own_parts.py").write_text(OWN_PARTS)

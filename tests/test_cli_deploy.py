@@ -1,4 +1,3 @@
-from fedclade.methods import name_of
 """`fedclade deploy`: the project it writes, and what it says when something is missing."""
 
 import signal
@@ -15,6 +14,7 @@ from fedclade.deploy.keys import make_certificates, make_node_key
 from fedclade.deploy.local import ending_as_by_ctrl_c
 from fedclade.deploy.project import init
 from fedclade.errors import FedcladeError
+from fedclade.methods import name_of
 
 WITHOUT_FLOWER = """
 import importlib.util, sys

@@ -21,7 +21,7 @@ from synthetic import planted
 TRAINING = {"local_epochs": 3, "learning_rate": 0.1}
 ONCE = {"warmup": 1, "n_clusters": 2}
 METHODS: dict[str, dict[str, Any]] = {
-    "hicfl": {},
+    "agreement": {},
     "adacfl": {},
     "fedclust": {},
     "fedsccs": {**ONCE, "layer": "fc3"},

@@ -76,7 +76,13 @@ def test_flower_and_local_agree_bit_for_bit(tmp_path: Path) -> None:
             states = []
             for kind, engine in engines.items():
                 for rounds in (1, 3) if kind == "flower" else (3,):  # Flower's is stopped after a round and resumed
-                    given = {"model": "mlp", "method": {"name": name, **settings}, "training": TRAINING, "seed": 5, "rounds": rounds}
+                    given = {
+                        "model": "mlp",
+                        "method": {"name": name, **settings},
+                        "training": TRAINING,
+                        "seed": 5,
+                        "rounds": rounds,
+                    }
                     if rounds < 3 or kind == "local":
                         record = run_record(settings_from(given), clients=federation.names, fingerprint="")
                         run = RunFolder.create(tmp_path / f"{name}-{kind}", record)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedclade.experiments import CONDITIONS, differences, experiments
+from fedclade.methods import METHODS
 from fedclade.result import Result, readable
-from fedclade.settings import flat
+from fedclade.settings import flat, settings_from
 
 BESIDE_THE_POINT = {"seed", "workers", "data_dir", "timeout", "engine", "method.name", *CONDITIONS}
 
@@ -34,13 +36,19 @@ def run_folders(path: Path) -> list[Path]:
     return of_study or [path]
 
 
+def defaults_of(method: str) -> dict[str, Any]:
+    """The settings of a run in which nothing but the method was chosen; none for a method that is not at hand."""
+    return settings_from({"method": method}).model_dump(mode="json") if method in METHODS else {}
+
+
 def _label(runs: Sequence[Result]) -> None:
-    """The runs of one method are told apart by the settings in which they differ."""
+    """The runs of one method are told apart by the settings in which they differ, as far as these were chosen."""
+    usual = flat(defaults_of(runs[0].method))
     facts = [
         {
             name.rpartition(".")[2]: str(value)
             for name, value in flat(run.settings).items()
-            if name not in BESIDE_THE_POINT
+            if name not in BESIDE_THE_POINT and (name not in usual or value != usual[name])
         }
         for run in runs
     ]

@@ -54,7 +54,11 @@ def combined(layers: Sequence[Layer]) -> dict[str, Any]:
         special = layer.get("methods", {}).get(name, {})
         plain = {key: value for key, value in layer.items() if key != "methods"}
         resolved.append(merged(plain, {"method": special}) if special else plain)
-    return merged(*resolved)
+    whole = merged(*resolved)
+    clients, wanted = whole.get("clients"), whole["method"].get("n_clusters")
+    if clients and isinstance(wanted, int) and wanted > clients:  # a scale that cuts the clients cuts the clusters
+        whole["method"] = {**whole["method"], "n_clusters": clients}
+    return whole
 
 
 def whole(settings: Layer) -> dict[str, Any]:
