@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedclade
 from expect import refused
 from fedclade.data import DataOptions, Federation, Preprocessing, federation_of
+from fedclade.data.own import gather
 from fedclade.data.preprocessing import CHUNK, Columns, statistics
 
 
@@ -106,7 +108,7 @@ def test_codes_are_categories_where_a_person_says_so_or_anybody_has_text() -> No
     base = pd.DataFrame({"code": [1, 2, 1, 2], "f": [0.5, 1, 2, 3], "label": [0, 1, 0, 1]})
     numbers = made({"a": base, "b": base})
     assert numbers.columns == ("code", "f")
-    assert made({"a": base, "b": base}, categorical=["code"]).columns == ("f", "code=1", "code=2")
+    assert made({"a": base, "b": base}, categorical="code").columns == ("f", "code=1", "code=2")
     refused(lambda: made({"a": base}, categorical=["cod"]), "data.categorical names 'cod'", "code, f")
     mixed = made({"a": base, "b": base.assign(code=["1", "x", "x", "1"])})
     assert set(mixed.columns) <= {"f", "code=1", "code=2", "code=x"}
@@ -203,6 +205,19 @@ def test_clients_that_come_later_get_what_the_run_did(scaling: Any) -> None:
     refused(lambda: made({"c2": late}, strict), "has no value in column")
 
 
+def test_clients_apart_work_it_out_by_their_statistics_only() -> None:
+    """As on nodes: each tells its columns, then its statistics, and applies what follows from all of them."""
+    clients, options = tables(5, missing=0.1), DataOptions(missing="median")
+    together = made(clients, missing="median")
+    apart = [gather({name: frame}, options, classes=["0", "1"]) for name, frame in clients.items()]
+    numbers, texts = apart[0].columns()
+    told = [one.statistics(numbers, texts)[0] for one in apart]
+    fitted = Preprocessing.fit(numbers, told, "federated", "median")
+    assert fitted == together.preprocessing
+    for one, name in zip(apart, clients, strict=True):
+        np.testing.assert_array_equal(features(one.federation(fitted), name), features(together, name))
+
+
 def test_statistics_can_travel() -> None:
     random = np.random.default_rng(0)
     texts = random.choice(["x", "y", None], 30)
@@ -226,3 +241,28 @@ def test_wide_tables_are_worked_on_in_parts() -> None:
     fitted = Preprocessing.fit([str(k) for k in range(7)], [parts])
     applied = fitted.apply(Columns(long, {}), None, str)
     np.testing.assert_allclose(applied[:, :, 0], (x - x.mean(axis=0)) / x.std(axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_newcomer_of_a_run_is_seen_as_the_run_sees_its_own(tmp_path: Path) -> None:
+    """The copy of a client gets its accuracy; scaled by itself alone it would not."""
+    random = np.random.default_rng(0)
+    (tmp_path / "run-data").mkdir()
+    (tmp_path / "late").mkdir()
+    for place in range(3):
+        a = random.normal(place, 1, 60)  # what is high depends on the others
+        frame = pd.DataFrame(
+            {"a": 1e4 * a, "label": np.where(a > 1, "high", "low"), "split": ["train"] * 20 + ["test"] * 40}
+        )
+        frame.to_csv(tmp_path / "run-data" / f"c{place}.csv", index=False)
+    frame.to_csv(tmp_path / "late" / "copy.csv", index=False)
+    training = {"learning_rate": 0.5, "local_epochs": 5}
+    run = fedclade.run(
+        f"folder:{tmp_path / 'run-data'}", method="fedavg", rounds=5, training=training, workers=1, out=tmp_path / "run"
+    )
+    history = run.history
+    accuracy = history.loc[(history["client"] == "c2") & (history["round"] == 5), "accuracy"].item()
+    placed = fedclade.place(tmp_path / "run", f"folder:{tmp_path / 'late'}", personalise=0)
+    assert accuracy > 0.9
+    assert placed["copy"].accuracy == pytest.approx(accuracy)
+    alone = federation_of(f"folder:{tmp_path / 'late'}")
+    assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].accuracy < accuracy - 0.1

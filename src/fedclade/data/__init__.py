@@ -1,7 +1,7 @@
 """Data: official files to arrays (`sources`), one data set to many clients (`partition`), a person's own (`own`)."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,15 @@ def federation_of(
     from fedclade.data.sources import load, sources
 
     options = options or DataOptions()
-    name, _, rest = data.partition(":") if isinstance(data, str) else ("", "", "")
-    is_file = name in ("folder", "table")
-    if isinstance(data, str) and not is_file:
-        data = _made(data) if rest and name not in sources() else load(data, data_dir)
+    if isinstance(data, str) and not data.startswith(("folder:", "table:")):
+        name, colon, _ = data.partition(":")
+        data = _made(data) if colon and name not in sources() else load(data, data_dir)
     if not isinstance(data, Dataset) and split not in (None, "natural", "own"):
         raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
     if isinstance(data, Federation):
         return _as_given(data, clients, seed, test_view, options)
     if not isinstance(data, Dataset):
-        from_own = own.from_files if is_file else own.from_given if isinstance(data, Mapping) else own.from_table
-        return from_own(data, options, own.Wish(clients, seed, test_view, classes, preprocessing))
+        return own.gather(data, options, clients, seed, test_view, classes).federation(preprocessing)
     if split is None:
         split = "natural" if data.owner is not None else "iid"
     if clients is None and split != "natural":

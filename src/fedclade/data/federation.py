@@ -30,6 +30,7 @@ class Dataset:
     classes: tuple[str, ...]
     owner: np.ndarray | None = None  # (rows,) int64: whose row it is, where people (or drugs) own rows
     owners: tuple[str, ...] = ()  # the owners' names, by that number
+    groups: tuple[int, ...] = ()  # the owners' hidden groups, where these are known
 
     @property
     def n_classes(self) -> int:

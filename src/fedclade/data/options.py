@@ -1,8 +1,8 @@
 """How a person's own data are read: one name for each choice, the same in a TOML file, after `--set` and in Python."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class DataOptions(BaseModel):
@@ -26,3 +26,8 @@ class DataOptions(BaseModel):
     skip_small: bool = False  # leave out clients with too few rows to be trained and tested, instead of stopping
     max_classes: Annotated[int, Field(ge=2)] = 1000  # more labels than that are taken for a mistake
     max_gigabytes: Annotated[float, Field(gt=0)] = 2.0  # memory that the data may take
+
+    @field_validator("ignore", "categorical", mode="before")
+    @classmethod
+    def _one_is_a_list_too(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value

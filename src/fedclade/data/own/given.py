@@ -25,7 +25,7 @@ CHANNELS = (1, 3, 4)
 def rows_given(name: str, value: Any, options: DataOptions, where: str = "") -> OwnRows:
     """A client's rows: `(x, y)`, `(x, y, x_test, y_test)`, a dict with these names, a DataFrame, or torch data sets."""
     where = where or f"client {name!r}"
-    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
+    if is_frame(value):
         return rows_of_table(name, Table.of_frame(value), options, where)
     if isinstance(value, Mapping):
         if not {"x", "y"} <= set(value) or ("x_test" in value) != ("y_test" in value):
@@ -36,6 +36,11 @@ def rows_given(name: str, value: Any, options: DataOptions, where: str = "") -> 
         return _rows_of_arrays(name, value, options, where)
     parts = value if isinstance(value, tuple) and len(value) == 2 else (value,)
     return _rows_of_arrays(name, [array for part in parts for array in _arrays_of(part, where)], options, where)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a pandas table, without loading pandas to find out."""
+    return hasattr(value, "columns") and hasattr(value, "iloc")
 
 
 def _holds_arrays(value: Any) -> bool:

@@ -121,7 +121,12 @@ def _natural(dataset: Dataset, clients: int | None, seed: int, test_view: str | 
     assert dataset.owner is not None
     train, test = (_rows_by(part, len(dataset.owners)) for part in np.split(dataset.owner, [dataset.n_train]))
     owners = [
-        Client(name, train[number], test[number] + np.int32(dataset.n_train))
+        Client(
+            name,
+            train[number],
+            test[number] + np.int32(dataset.n_train),
+            dataset.groups[number] if dataset.groups else None,
+        )
         for number, name in enumerate(dataset.owners)
     ]
     on_own = test_view in (None, "holdout")

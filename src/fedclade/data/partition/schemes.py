@@ -164,7 +164,7 @@ def rotation(request: Request, groups: int) -> Allocation:
 add(
     Split(
         "natural",
-        "non-IID by nature: each owner of rows (a person, a drug) is a client, or the N with most rows; unknown groups",
+        "non-IID by nature: each owner of rows (a person, a drug) is a client, or the N with most rows; known groups",
         "natural",
         "FedSCCS (ICC 2024), Clustered FedStack, HiCFL (TMC 2024)",
     )

@@ -14,7 +14,7 @@ from fedclade.data.sources.archives import members
 from fedclade.data.sources.catalogue import source_named
 from fedclade.data.sources.locate import data_folders, package_folder
 from fedclade.data.sources.source import LocalCopy, Source, one_line, verdict
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 
 
 def get(name: str, data_dir: Path | str | None = None, progress: bool = True, mirror: str | None = None) -> Path:
@@ -33,6 +33,10 @@ def get(name: str, data_dir: Path | str | None = None, progress: bool = True, mi
             return present.folder
     mirror = mirror or os.environ.get("FEDCLADE_MIRROR")
     addresses = (f"{mirror.rstrip('/')}/{name}/",) if mirror else source.addresses
+    if not source.addresses:
+        raise FedcladeError(
+            f"{name} cannot be downloaded: put {listed(source.files)} from {source.page} into {copy.folder}"
+        )
     try:
         copy.folder.mkdir(parents=True, exist_ok=True)
         for file in _to_fetch(copy):

@@ -47,8 +47,9 @@ def missing_files(copy: LocalCopy, data_dir: Path | str | None) -> FedcladeError
     others = [str(place) for place in data_folders(data_dir) if place not in (copy.folder, copy.folder.parent)]
     return FedcladeError(
         f"{source.name}: missing {listed(missing, 6)} in {copy.folder}"
-        f"{f' (also looked in {listed(others)})' if others else ''}: run `fedclade data get {source.name}`, "
-        f"or put {'it' if len(missing) == 1 else 'them'} there yourself, from {source.page}"
+        f"{f' (also looked in {listed(others)})' if others else ''}: "
+        f"{f'run `fedclade data get {source.name}`, or ' if source.addresses else ''}"
+        f"put {'it' if len(missing) == 1 else 'them'} there yourself, from {source.page}"
     )
 
 

@@ -15,7 +15,7 @@ from typing import IO
 
 import numpy as np
 
-from fedclade.data.federation import Dataset
+from fedclade.data.federation import Dataset, natural_order
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.source import LocalCopy, Source
@@ -26,8 +26,9 @@ from fedclade.errors import FedcladeError
 class Recording:
     values: np.ndarray  # (time, channels) float32
     label: int
-    person: int
+    owner: str
     test: bool
+    group: int | None = None  # the owner's hidden group, where that is known
 
 
 def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...], window: int = 0) -> Dataset:
@@ -38,8 +39,9 @@ def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...],
     n_train = sum(count for count, recording in zip(counts, recordings, strict=True) if not recording.test)
     if n_train == 0 or n_train == sum(counts):
         raise FedcladeError(f"{name}: the files hold no whole window of {window} rows to train on or to test on")
-    people = sorted({recording.person for recording in recordings})
-    number = {person: i for i, person in enumerate(people)}
+    owners = sorted({recording.owner for recording in recordings}, key=natural_order)
+    number = {owner: place for place, owner in enumerate(owners)}
+    groups = {recording.owner: recording.group for recording in recordings if recording.group is not None}
     x = np.concatenate(cut, out=np.empty((sum(counts), *cut[0].shape[1:]), np.float32))
     standardise(x, n_train)
     return Dataset(
@@ -48,8 +50,9 @@ def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...],
         np.repeat([recording.label for recording in recordings], counts).astype(np.int64),
         n_train,
         classes,
-        owner=np.repeat([number[recording.person] for recording in recordings], counts).astype(np.int64),
-        owners=tuple(f"person-{person}" for person in people),
+        owner=np.repeat([number[recording.owner] for recording in recordings], counts).astype(np.int64),
+        owners=tuple(owners),
+        groups=tuple(groups[owner] for owner in owners) if len(groups) == len(owners) else (),
     )
 
 
@@ -58,6 +61,21 @@ def windows(values: np.ndarray, length: int) -> np.ndarray:
     if len(values) < length:
         return np.empty((0, values.shape[1], length), values.dtype)
     return np.lib.stride_tricks.sliding_window_view(values, length, axis=0)[:: length // 2]
+
+
+def csv_columns(data: bytes, signals: list[str], label: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """(time, channels) of a recording's signals, and its column of labels."""
+    import pyarrow
+    from pyarrow import csv
+
+    types = {**dict.fromkeys(signals, pyarrow.float32()), **({label: pyarrow.string()} if label else {})}
+    table = csv.read_csv(
+        pyarrow.BufferReader(data),
+        csv.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
+        convert_options=csv.ConvertOptions(include_columns=list(types), column_types=types),
+    )
+    values = np.column_stack([table[signal].to_numpy() for signal in signals])
+    return values, np.array(table[label].to_pylist() if label else [], dtype=object)
 
 
 def standardise(x: np.ndarray, n_train: int) -> None:
@@ -95,9 +113,9 @@ def motionsense(copy: LocalCopy, form: str) -> Dataset:
             for activity, trial, person, member in _motionsense_trials(archive):
                 where = path / member.filename
                 with copy.reading(where):
-                    values = copy.checked_values(where, _motionsense_rows(archive.read(member)))
+                    values = copy.checked_values(where, csv_columns(archive.read(member), MOTIONSENSE_SIGNALS)[0])
                 label = list(MOTIONSENSE_ACTIVITIES).index(activity)
-                recordings.append(Recording(values, label, person, test=trial >= FIRST_SHORT_TRIAL))
+                recordings.append(Recording(values, label, f"person-{person}", test=trial >= FIRST_SHORT_TRIAL))
         if not recordings:
             raise copy.damaged(path, "it holds no <activity>_<trial>/sub_<person>.csv")
     name = f"{copy.source.name}:{form}" if form else copy.source.name
@@ -122,21 +140,6 @@ def _motionsense_trials(archive: zipfile.ZipFile) -> list[tuple[str, int, int, z
         for activity, trial, person, member in trials
         if trial < FIRST_SHORT_TRIAL or (member.CRC, member.file_size) not in trained_on
     ]
-
-
-def _motionsense_rows(data: bytes) -> np.ndarray:
-    import pyarrow
-    from pyarrow import csv
-
-    table = csv.read_csv(
-        pyarrow.BufferReader(data),
-        csv.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
-        convert_options=csv.ConvertOptions(
-            include_columns=MOTIONSENSE_SIGNALS,
-            column_types=dict.fromkeys(MOTIONSENSE_SIGNALS, pyarrow.float32()),
-        ),
-    )
-    return np.column_stack([column.to_numpy() for column in table.columns])
 
 
 # --- USC-HAD ----------------------------------------------------------------------------------------------------------
@@ -169,7 +172,7 @@ def usc_had(copy: LocalCopy, form: str) -> Dataset:
                 raise copy.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")
             values = copy.checked_values(path, values)
         person, activity, trial = (int(number) for number in re.findall(r"\d+", name))
-        recordings[name] = Recording(values, activity - 1, person, test=trial == USC_HAD_TEST_TRIAL)
+        recordings[name] = Recording(values, activity - 1, f"person-{person}", test=trial == USC_HAD_TEST_TRIAL)
     in_order = [recordings[name] for name in USC_HAD_FILES]
     return dataset_of("usc-had", in_order, USC_HAD_ACTIVITIES, USC_HAD_WINDOW)
 
@@ -201,13 +204,13 @@ def ppg_dalia(copy: LocalCopy, form: str) -> Dataset:
     recordings = {}
     for name, path, stream in copy.streams():
         with copy.reading(path):
-            recordings[name] = list(_ppg_recordings(copy, path, stream, person=int(name[1 : name.index("/")])))
+            recordings[name] = list(_ppg_recordings(copy, path, stream, f"person-{name[1 : name.index('/')]}"))
     in_order = [recording for name in PPG_FILES for recording in recordings[name]]
     name = f"{copy.source.name}:{form}" if form else copy.source.name
     return dataset_of(name, in_order, PPG_ACTIVITIES, PPG_WINDOW if form == "windows" else 0)
 
 
-def _ppg_recordings(copy: LocalCopy, path: Path, stream: IO[bytes], person: int) -> Iterator[Recording]:
+def _ppg_recordings(copy: LocalCopy, path: Path, stream: IO[bytes], person: str) -> Iterator[Recording]:
     contents = load_plain_pickle(stream)
     try:
         activity = np.ravel(contents["activity"])

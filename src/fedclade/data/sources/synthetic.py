@@ -32,7 +32,7 @@ def synthetic_people(copy: LocalCopy, form: str) -> Dataset:
                 values = rest + strength * swing * np.sin(0.3 * label * pace * moment + phase)
                 values = values + NOISE * random.normal(size=values.shape)
                 values = values[:, turned] * -1 if person % 2 else values
-                recordings.append(Recording(values.astype(np.float32), label, person + 1, test))
+                recordings.append(Recording(values.astype(np.float32), label, f"person-{person + 1}", test, person % 2))
     name = f"synthetic:{form}" if form else "synthetic"
     return dataset_of(name, recordings, ACTIVITIES, 0 if form == "rows" else WINDOW)
 
