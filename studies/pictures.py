@@ -10,10 +10,7 @@ from rich.console import Console
 import fedclade
 from fedclade.display import RoundsDisplay, outcome
 
-COMMAND = (
-    "fedclade run --data digits --split label-groups:4 --method fedclust "
-    "--set training.learning_rate=0.1"
-)
+COMMAND = "fedclade run --data digits --split label-groups:4 --method fedclust --set training.learning_rate=0.1"
 VALUES = {
     "data": "digits",
     "split": "label-groups:4",

@@ -28,7 +28,7 @@ SCALES = {
     "smoke": Scale(
         (0,),
         fits=(),
-        instead={"data": "synthetic:rows"},
+        instead={"data": "synthetic:rows", "clients": 12},
         settings={
             "rows": 20,
             "rounds": 3,
