@@ -19,6 +19,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile

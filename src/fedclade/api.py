@@ -132,7 +132,7 @@ def _gone(
 
 def _on_real_processes(settings: Settings, out: Path) -> Result:
     """The same run on a SuperLink and SuperNodes of this machine, one for each client."""
-    from fedclade.deploy import needs_flower
+    from fedclade.errors import needs_flower
 
     needs_flower("the engine flower")
     from fedclade.deploy.local import run_on_trial

@@ -30,9 +30,8 @@ from fedclade.aggregation import Aggregation
 from fedclade.assembly import check_number_of_clusters, go
 from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
 from fedclade.data.federation import natural_order
-from fedclade.deploy import needs_flower
 from fedclade.engines.exchange import Exchange, Online, failure_of
-from fedclade.errors import FedcladeError, listed
+from fedclade.errors import FedcladeError, listed, needs_flower
 from fedclade.methods import METHODS, Method, name_of
 from fedclade.models.weights import Layout
 from fedclade.result import Result

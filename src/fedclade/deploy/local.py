@@ -20,10 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedclade.deploy import needs_flower
 from fedclade.deploy.keys import make_certificates, make_node_key
 from fedclade.deploy.project import init
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, needs_flower
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings
 
