@@ -167,7 +167,7 @@ def _whole_number(what: str, value: Any, least: int, most: int | None) -> None:
 
 
 def _real_number(what: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not isinstance(value, float | np.floating):  # nor a whole number, which may be of any size
         raise UnfitError("bad shape", f"sent {value!r:.40} as its {what}")
     if not math.isfinite(value):
         raise UnfitError("not finite", f"the {what} is not a number")
