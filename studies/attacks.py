@@ -8,9 +8,11 @@ Accuracies are the means over the honest clients, of the models that serve them.
 """
 
 import argparse
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import numpy as np
 
 from fedclade.assembly import go, make_engine, make_federation, make_networks
 from fedclade.clients.tasks import Answer, Failure, Task, Train, Trained
+from fedclade.data import Federation
+from fedclade.errors import FedcladeError
 from fedclade.result import Result
 from fedclade.runs.folder import RunFolder
 from fedclade.runs.record import run_record
@@ -106,11 +110,16 @@ class Attacked:
         return answers
 
 
+@lru_cache
+def clients_of(seed: int, data_dir: str | None) -> Federation:
+    return make_federation(settings_from({**SETTING, "seed": seed, "data_dir": data_dir}))
+
+
 def accuracy(folder: Path, settings: Settings, lie: Lie | None) -> float:
     """Of the honest clients, in a run that is done if it was not yet."""
     run = RunFolder(folder)
     if not run.is_finished:
-        federation = make_federation(settings)
+        federation = clients_of(settings.seed, settings.data_dir)
         shape, n_classes = federation.input_shape, federation.n_classes
         networks = make_networks(settings.method, settings.model, federation.names, shape, n_classes)
         if not (folder / "settings.json").exists():
@@ -118,8 +127,14 @@ def accuracy(folder: Path, settings: Settings, lie: Lie | None) -> float:
             record = run_record(settings, clients=federation.names, fingerprint="", split=federation.split, **facts)
             run = RunFolder.create(folder, record)
         liar = federation.names[LIAR]
-        go(run, settings, lambda: Attacked(make_engine(run, settings, federation, networks), liar, lie, settings.seed),
-           federation.names, groups=federation.groups)  # fmt: skip
+        with contextlib.suppress(
+            FedcladeError
+        ):  # the models were driven away: the run ends with an error, as it should
+            engine = make_engine(run, settings, federation, networks)
+            attacked = Attacked(engine, liar, lie, settings.seed)
+            go(run, settings, lambda: attacked, federation.names, groups=federation.groups)
+    if not run.is_finished:
+        return float("nan")
     result = Result.open(folder)
     seen = result.last("accuracy")
     return float(seen[[name for name in seen.index if name != result.record["clients"][LIAR]]].mean())
@@ -166,8 +181,8 @@ def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
             row = [method]
             for attack in ATTACKS:
                 value = means[method, rule, attack]
-                row.append(f"{100 * value:.1f}")
-                worst[rule] = max(worst.get(rule, 0.0), base - value)
+                row.append("diverged" if np.isnan(value) else f"{100 * value:.1f}")
+                worst[rule] = max(worst.get(rule, 0.0), base - (0.0 if np.isnan(value) else value))
             rows.append(row)
         table = to_markdown([["method", *ATTACKS], *rows])
         parts.append(f"## {rule}\n\n{table}\n")
