@@ -21,6 +21,7 @@ from pyarrow import feather, parquet
 from expect import refused
 from fedclade.data import DataOptions, federation_of
 from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
 
 
 def table(rows: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -103,6 +104,8 @@ def test_split_and_group_columns(tmp_path: Path) -> None:
     assert other["c"].test.tolist() == [7, 8, 9]
     assert other["c"].group == 0
     refused(lambda: from_folder(tmp_path, split="part"), "data.split is 'part'", "f1, f2, label")
+    frame().assign(group=7).to_csv(tmp_path / "c.csv", index=False)
+    assert from_folder(tmp_path)["c"].group == 7
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
@@ -266,6 +269,42 @@ def test_nobody_vanishes_without_a_word(tmp_path: Path) -> None:
     federation = from_folder(tmp_path, skip_unread=True)
     assert federation.names == ("a",)
     assert federation.remarks[0].startswith("not read: b.xls, c ")
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    """Cut off, bytes changed, a hole of zeros, or a huge number where a size may stand."""
+    random = np.random.default_rng(seed)
+    start = int(random.integers(len(data)))
+    stop = start + int(random.choice([1, 4, 100]))
+    huge = bytes([255, 255, 255, 127])
+    fillings = (
+        data[:start],
+        *(data[:start] + f + data[stop:] for f in (b"", random.bytes(stop - start), bytes(8), huge)),
+    )
+    return fillings[seed % len(fillings)]
+
+
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.csv", "a.csv.gz", "a.tsv", "a.parquet", "a.feather", "a.xlsx", "0.png", "0.jpg"]
+)
+def test_damaged_files_give_one_line_or_rows(tmp_path: Path, name: str) -> None:
+    path = tmp_path / (f"a/cat/{name}" if name.startswith("0") else name)
+    if name == "a.npz":
+        np.savez_compressed(path, x=table()[0], y=table()[1])
+    elif name.startswith("0"):
+        draw(path)
+        draw(path.with_stem("1"))
+    else:
+        FORMS[name](path)
+    whole = path.read_bytes()
+    for seed in range(60):
+        path.write_bytes(damaged(whole, seed))
+        said = ""
+        try:
+            assert np.isfinite(from_folder(tmp_path, missing="mean").x).all()
+        except FedcladeError as error:
+            said = str(error)
+        assert "\n" not in said
 
 
 def test_links_that_lead_in_circles(tmp_path: Path) -> None:

@@ -56,8 +56,11 @@ def _arrow(series: "pd.Series[Any]") -> Any:
 
     try:
         return pa.chunked_array([pa.array(series, from_pandas=True)])
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers and text in one column
-        return pa.chunked_array([pa.array([None if v is None or v != v else str(v) for v in series], pa.string())])
+    except pa.ArrowException:
+        values = [None if value is None or value != value else value for value in series]
+    if all(isinstance(value, str | int | float | None) for value in values):  # numbers and text in one column
+        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
+    return pa.chunked_array([pa.nulls(len(values), pa.binary())])  # refused, unless the column is left out
 
 
 # --- what a column holds ----------------------------------------------------------------------------------------------
@@ -86,10 +89,19 @@ def numbers_of(column: Any, raw: bool) -> np.ndarray | None:
 
 
 def is_text(column: Any) -> bool:
+    """Whether it holds text, or categories of whatever kind."""
     import pyarrow as pa
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    kind = column.type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+
+
+def check_readable(column: Any, raw: bool, where: str) -> None:
+    if not is_text(column) and not is_number(column, raw):
+        raise FedcladeError(
+            f"{where} holds neither numbers nor text but {column.type}: write it as one of these, or leave it out "
+            "(data.ignore)"
+        )
 
 
 def texts_of(column: Any) -> np.ndarray:
@@ -100,8 +112,8 @@ def texts_of(column: Any) -> np.ndarray:
 
         coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
         coded = coded.unify_dictionaries().combine_chunks()
-        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        return words[compute.fill_null(coded.indices, len(words) - 1).to_numpy()]
+        words = [None if word is None else str(word) for word in coded.dictionary.to_pylist()]
+        return np.array([*words, None], dtype=object)[compute.fill_null(coded.indices, len(words)).to_numpy()]
     numbers = numbers_of(column, raw=False)
     assert numbers is not None
     return np.array([_written(number) for number in numbers.tolist()], dtype=object)
@@ -128,6 +140,7 @@ def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> 
     if split_column:
         test = _is_test(table[split_column], f"{where}: column {split_column!r}")
     if group_column:
+        check_readable(table[group_column], table.raw, f"{where}: column {group_column!r}")
         group = _constant(table[group_column], f"{where}: column {group_column!r}")
     features = table.without([label, *(column for column in (split_column, group_column) if column)])
     if not features.names:
@@ -135,11 +148,7 @@ def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> 
             f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
         )
     for column_name, column in zip(features.names, features.columns, strict=True):
-        if not is_text(column) and not is_number(column, table.raw):
-            raise FedcladeError(
-                f"{where}: column {column_name!r} holds neither numbers nor text but {column.type}: "
-                "write it as one of these, or leave it out (data.ignore)"
-            )
+        check_readable(column, table.raw, f"{where}: column {column_name!r}")
     return OwnRows(name, features, y, test, group, where=where, remarks=tuple(remarks))
 
 
@@ -184,10 +193,8 @@ def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
     numbers = numbers_of(column, raw)
     if is_text(column) and (numbers is None or (np.isnan(numbers) | (numbers == np.rint(numbers))).all()):
         return labels_of_texts(texts_of(column), raw, where, options.max_classes)
-    if numbers is None:
-        raise FedcladeError(
-            f"{where} holds neither numbers nor text but {column.type}: name another label (data.label)"
-        )
+    check_readable(column, raw, where)
+    assert numbers is not None
     return labels_of_numbers(numbers, where, options.max_classes)
 
 
@@ -199,9 +206,7 @@ def _is_test(column: Any, where: str) -> np.ndarray:
 
 
 def _constant(column: Any, where: str) -> Any:
-    import pyarrow.compute as compute
-
-    values = compute.unique(column).to_pylist()
+    values = list(dict.fromkeys(texts_of(column)))
     if len(values) > 1:
         raise FedcladeError(f"{where} changes from row to row: a client belongs to one group")
     return values[0]
@@ -214,6 +219,9 @@ def rows_by_client(table: Table, options: DataOptions, where: str) -> list[OwnRo
     if options.client is None:
         raise FedcladeError(f"{where}: say which column names the client of a row (data.client): {listed(table.names)}")
     column = table[_named(table, options.client, "client", where)]
+    if len(table) == 0:
+        raise FedcladeError(f"{where}: it has no rows: give it some")
+    check_readable(column, table.raw, f"{where}: column {options.client!r}")
     codes, names = pd.factorize(texts_of(column))
     if (codes < 0).any():
         raise FedcladeError(f"{where}: row {int(np.argmax(codes < 0))} names no client in column {options.client!r}")
