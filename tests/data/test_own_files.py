@@ -447,6 +447,8 @@ def test_what_was_chosen_for_a_person_is_said(tmp_path: Path) -> None:
     said = from_folder(tmp_path).remarks
     assert said == ("the label is the last column, 'diagnosis' (data.label names another)",)
     assert from_folder(tmp_path, label="diagnosis").remarks == ()
+    with_roles = PATIENTS[["age", "diagnosis"]].assign(group="old", split=["train", "test"] * 4)
+    assert federation_of({"b": with_roles}).classes == ("ill", "well")  # neither group nor split is the label
     refused(lambda: from_folder(tmp_path, label="diagnose"), "data.label is 'diagnose'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, ignore=["sex"]), "data.ignore names 'sex'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, label="age"), "column 'age'", "fractions")

@@ -16,8 +16,9 @@ from fedclade.data.own.features import columns_in, features_of, training_statist
 from fedclade.data.own.files import clients_in, clients_of_table, path_of
 from fedclade.data.own.given import is_frame, rows_given
 from fedclade.data.own.labels import WHOLE, numbered, numbered_as
+from fedclade.data.own.roles import rows_by_client
 from fedclade.data.own.rows import OwnRows
-from fedclade.data.own.tables import Table, column_order, rows_by_client
+from fedclade.data.own.tables import Table, column_order
 from fedclade.data.partition.test_views import check_own_view, is_too_small, on_own_rows
 from fedclade.data.preprocessing import Preprocessing, Statistics
 from fedclade.errors import FedcladeError, listed
