@@ -21,6 +21,7 @@ from pyarrow import feather, parquet
 from expect import refused
 from fedclade.data import DataOptions, federation_of
 from fedclade.data.federation import Federation
+from fedclade.errors import FedcladeError
 
 
 def table(rows: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -103,6 +104,8 @@ def test_split_and_group_columns(tmp_path: Path) -> None:
     assert other["c"].test.tolist() == [7, 8, 9]
     assert other["c"].group == 0
     refused(lambda: from_folder(tmp_path, split="part"), "data.split is 'part'", "f1, f2, label")
+    frame().assign(group=7).to_csv(tmp_path / "c.csv", index=False)
+    assert from_folder(tmp_path)["c"].group == 7
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
@@ -268,6 +271,42 @@ def test_nobody_vanishes_without_a_word(tmp_path: Path) -> None:
     assert federation.remarks[0].startswith("not read: b.xls, c ")
 
 
+def damaged(data: bytes, seed: int) -> bytes:
+    """Cut off, bytes changed, a hole of zeros, or a huge number where a size may stand."""
+    random = np.random.default_rng(seed)
+    start = int(random.integers(len(data)))
+    stop = start + int(random.choice([1, 4, 100]))
+    huge = bytes([255, 255, 255, 127])
+    fillings = (
+        data[:start],
+        *(data[:start] + f + data[stop:] for f in (b"", random.bytes(stop - start), bytes(8), huge)),
+    )
+    return fillings[seed % len(fillings)]
+
+
+@pytest.mark.parametrize(
+    "name", ["a.npz", "a.csv", "a.csv.gz", "a.tsv", "a.parquet", "a.feather", "a.xlsx", "0.png", "0.jpg"]
+)
+def test_damaged_files_give_one_line_or_rows(tmp_path: Path, name: str) -> None:
+    path = tmp_path / (f"a/cat/{name}" if name.startswith("0") else name)
+    if name == "a.npz":
+        np.savez_compressed(path, x=table()[0], y=table()[1])
+    elif name.startswith("0"):
+        draw(path)
+        draw(path.with_stem("1"))
+    else:
+        FORMS[name](path)
+    whole = path.read_bytes()
+    for seed in range(60):
+        path.write_bytes(damaged(whole, seed))
+        said = ""
+        try:
+            assert np.isfinite(from_folder(tmp_path, missing="mean").x).all()
+        except FedcladeError as error:
+            said = str(error)
+        assert "\n" not in said
+
+
 def test_links_that_lead_in_circles(tmp_path: Path) -> None:
     for number in (1, 2):
         draw(tmp_path / "a" / "cat" / f"{number}.png")
@@ -408,6 +447,8 @@ def test_what_was_chosen_for_a_person_is_said(tmp_path: Path) -> None:
     said = from_folder(tmp_path).remarks
     assert said == ("the label is the last column, 'diagnosis' (data.label names another)",)
     assert from_folder(tmp_path, label="diagnosis").remarks == ()
+    with_roles = PATIENTS[["age", "diagnosis"]].assign(group="old", split=["train", "test"] * 4)
+    assert federation_of({"b": with_roles}).classes == ("ill", "well")  # neither group nor split is the label
     refused(lambda: from_folder(tmp_path, label="diagnose"), "data.label is 'diagnose'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, ignore=["sex"]), "data.ignore names 'sex'", "age, visits, diagnosis")
     refused(lambda: from_folder(tmp_path, label="age"), "column 'age'", "fractions")

@@ -15,9 +15,10 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.features import columns_in, features_of, training_statistics
 from fedclade.data.own.files import clients_in, clients_of_table, path_of
 from fedclade.data.own.given import is_frame, rows_given
-from fedclade.data.own.labels import numbered, numbered_as
+from fedclade.data.own.labels import WHOLE, numbered, numbered_as
+from fedclade.data.own.roles import rows_by_client
 from fedclade.data.own.rows import OwnRows
-from fedclade.data.own.tables import Table, column_order, rows_by_client
+from fedclade.data.own.tables import Table, column_order
 from fedclade.data.partition.test_views import check_own_view, is_too_small, on_own_rows
 from fedclade.data.preprocessing import Preprocessing, Statistics
 from fedclade.errors import FedcladeError, listed
@@ -85,6 +86,8 @@ def gather(
         is_prepared = not isinstance(data, str) and all(isinstance(client.x, np.ndarray) for client in found)
         options = options.model_copy(update={"scaling": "none" if is_prepared else "federated"})
     found = sorted(found, key=lambda client: natural_order(client.name))
+    if len({client.name for client in found}) < len(found):
+        raise FedcladeError("two clients have the same name: give each its own")
     members = _members(found, options, n_clients, test_view, remarks)
     clients = [client for client in found if client.name in members]
     remarks += dict.fromkeys(remark for client in clients for remark in client.remarks)
@@ -144,7 +147,7 @@ def _members(
 
 def _numbered_groups(groups: Mapping[str, Any]) -> dict[str, int]:
     """Groups as whole numbers: as given, or by the sorted order of their names."""
-    if all(isinstance(group, int) for group in groups.values()):
-        return dict(groups)
+    if all(WHOLE.fullmatch(str(group)) for group in groups.values()):
+        return {name: int(float(group)) for name, group in groups.items()}
     order = sorted({str(group) for group in groups.values()}, key=natural_order)
     return {name: order.index(str(group)) for name, group in groups.items()}

@@ -13,9 +13,10 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.given import rows_given
 from fedclade.data.own.images import files_in, read_images
 from fedclade.data.own.limits import Budget
+from fedclade.data.own.roles import rows_by_client, rows_of_table
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.table_files import READERS as TABLES
-from fedclade.data.own.tables import Table, rows_by_client, rows_of_table
+from fedclade.data.own.tables import Table
 from fedclade.data.sources.source import one_line
 from fedclade.errors import FedcladeError, listed
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedclade.data.options import DataOptions
 from fedclade.data.own.labels import Labels, as_array, labels_of
+from fedclade.data.own.roles import rows_of_table
 from fedclade.data.own.rows import OwnRows
-from fedclade.data.own.tables import Table, rows_of_table
+from fedclade.data.own.tables import Table
 from fedclade.data.sources.source import one_line
 from fedclade.errors import FedcladeError, listed
 

@@ -1,4 +1,4 @@
-"""Tables -> a client's rows: which column is the label, which are features, and whether these are numbers or text."""
+"""Tables, and what their columns hold: numbers or text, alike for all clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedclade.data.options import DataOptions
-from fedclade.data.own.labels import Labels, labels_of_numbers, labels_of_texts
-from fedclade.data.own.rows import OwnRows
 from fedclade.data.preprocessing import Columns
 from fedclade.errors import FedcladeError, listed
 
@@ -56,8 +53,11 @@ def _arrow(series: "pd.Series[Any]") -> Any:
 
     try:
         return pa.chunked_array([pa.array(series, from_pandas=True)])
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers and text in one column
-        return pa.chunked_array([pa.array([None if v is None or v != v else str(v) for v in series], pa.string())])
+    except pa.ArrowException:
+        values = [None if value is None or value != value else value for value in series]
+    if all(isinstance(value, str | int | float | None) for value in values):  # numbers and text in one column
+        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
+    return pa.chunked_array([pa.nulls(len(values), pa.binary())])  # refused, unless the column is left out
 
 
 # --- what a column holds ----------------------------------------------------------------------------------------------
@@ -86,10 +86,19 @@ def numbers_of(column: Any, raw: bool) -> np.ndarray | None:
 
 
 def is_text(column: Any) -> bool:
+    """Whether it holds text, or categories of whatever kind."""
     import pyarrow as pa
 
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    kind = column.type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+
+
+def check_readable(column: Any, raw: bool, where: str) -> None:
+    if not is_text(column) and not is_number(column, raw):
+        raise FedcladeError(
+            f"{where} holds neither numbers nor text but {column.type}: write it as one of these, or leave it out "
+            "(data.ignore)"
+        )
 
 
 def texts_of(column: Any) -> np.ndarray:
@@ -100,8 +109,8 @@ def texts_of(column: Any) -> np.ndarray:
 
         coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
         coded = coded.unify_dictionaries().combine_chunks()
-        words = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        return words[compute.fill_null(coded.indices, len(words) - 1).to_numpy()]
+        words = [None if word is None else str(word) for word in coded.dictionary.to_pylist()]
+        return np.array([*words, None], dtype=object)[compute.fill_null(coded.indices, len(words)).to_numpy()]
     numbers = numbers_of(column, raw=False)
     assert numbers is not None
     return np.array([_written(number) for number in numbers.tolist()], dtype=object)
@@ -111,119 +120,6 @@ def _written(number: float) -> str | None:
     if np.isnan(number):
         return None
     return str(int(number)) if number.is_integer() else str(number)
-
-
-# --- a client's rows --------------------------------------------------------------------------------------------------
-
-
-def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> OwnRows:
-    """A client's rows out of its table."""
-    table = _checked(table, options, where)
-    label = label_column(table, options, where)
-    y, remarks = _labels(table[label], table.raw, f"{where}: column {label!r}", options), list(table.remarks)
-    if label not in ("label", "y") and options.label is None:
-        remarks.append(f"the label is the last column, {label!r} (data.label names another)")
-    test = group = None
-    split_column, group_column = (_optional(table, options, role, where) for role in ("split", "group"))
-    if split_column:
-        test = _is_test(table[split_column], f"{where}: column {split_column!r}")
-    if group_column:
-        group = _constant(table[group_column], f"{where}: column {group_column!r}")
-    features = table.without([label, *(column for column in (split_column, group_column) if column)])
-    if not features.names:
-        raise FedcladeError(
-            f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
-        )
-    for column_name, column in zip(features.names, features.columns, strict=True):
-        if not is_text(column) and not is_number(column, table.raw):
-            raise FedcladeError(
-                f"{where}: column {column_name!r} holds neither numbers nor text but {column.type}: "
-                "write it as one of these, or leave it out (data.ignore)"
-            )
-    return OwnRows(name, features, y, test, group, where=where, remarks=tuple(remarks))
-
-
-def _checked(table: Table, options: DataOptions, where: str) -> Table:
-    """Without ignored columns and the index that pandas writes."""
-    if len(set(table.names)) < len(table.names):
-        twice = next(name for name in table.names if table.names.count(name) > 1)
-        raise FedcladeError(
-            f"{where}: two columns are named {twice!r}: give each its own name{header_hint(table.names)}"
-        )
-    strange = [name for name in options.ignore if name not in table.names]
-    if strange:
-        raise FedcladeError(f"{where}: data.ignore names {strange[0]!r}, but its columns are {listed(table.names)}")
-    index = [name for name in table.names if not name or name.startswith("__index_level_")]
-    table = table.without([*options.ignore, *index])
-    if len(table) == 0:
-        raise FedcladeError(f"{where}: it has no rows: give the client some, or leave it out")
-    return table
-
-
-def label_column(table: Table, options: DataOptions, where: str) -> str:
-    if options.label is not None:
-        return _named(table, options.label, "label", where)
-    return next((name for name in ("label", "y") if name in table.names), table.names[-1])
-
-
-def _named(table: Table, name: str, role: str, where: str) -> str:
-    if name not in table.names:
-        raise FedcladeError(f"{where}: data.{role} is {name!r}, but its columns are {listed(table.names)}")
-    return name
-
-
-def _optional(table: Table, options: DataOptions, role: str, where: str) -> str | None:
-    """The column named for a role, or the one that is called like it."""
-    chosen = getattr(options, role)
-    if chosen is not None:
-        return _named(table, chosen, role, where)
-    return role if role in table.names else None
-
-
-def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
-    numbers = numbers_of(column, raw)
-    if is_text(column) and (numbers is None or (np.isnan(numbers) | (numbers == np.rint(numbers))).all()):
-        return labels_of_texts(texts_of(column), raw, where, options.max_classes)
-    if numbers is None:
-        raise FedcladeError(
-            f"{where} holds neither numbers nor text but {column.type}: name another label (data.label)"
-        )
-    return labels_of_numbers(numbers, where, options.max_classes)
-
-
-def _is_test(column: Any, where: str) -> np.ndarray:
-    words = texts_of(column) if is_text(column) else np.array([None])
-    if not set(words) <= {"train", "test"}:
-        raise FedcladeError(f"{where} holds something other than train and test: use only these two")
-    return words == "test"
-
-
-def _constant(column: Any, where: str) -> Any:
-    import pyarrow.compute as compute
-
-    values = compute.unique(column).to_pylist()
-    if len(values) > 1:
-        raise FedcladeError(f"{where} changes from row to row: a client belongs to one group")
-    return values[0]
-
-
-def rows_by_client(table: Table, options: DataOptions, where: str) -> list[OwnRows]:
-    """The rows of every client out of one table that names the client of each row."""
-    import pandas as pd
-
-    if options.client is None:
-        raise FedcladeError(f"{where}: say which column names the client of a row (data.client): {listed(table.names)}")
-    column = table[_named(table, options.client, "client", where)]
-    codes, names = pd.factorize(texts_of(column))
-    if (codes < 0).any():
-        raise FedcladeError(f"{where}: row {int(np.argmax(codes < 0))} names no client in column {options.client!r}")
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    features = table.without([options.client])
-    return [
-        replace(rows_of_table(str(name), features.take(rows), options, f"client {str(name)!r}"), numbers=rows)
-        for name, rows in zip(names, parts, strict=True)
-    ]
 
 
 # --- columns of all clients -------------------------------------------------------------------------------------------
