@@ -94,6 +94,7 @@ def _begun(
         remarks=list(federation.remarks),
     )
     folder = RunFolder.create(out, record)
+    folder.write_held_out(federation.held_out)
     try:
         return _gone(folder, settings, federation, networks, on_round, trackers)
     except FedcladeError:

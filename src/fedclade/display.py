@@ -190,7 +190,8 @@ def _outcome(result: "Result") -> list[RenderableType]:
     for name, words in facts.items():
         grid.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
     accuracy, where, warning = _accuracy_table(result), _who_is_where(result), _nobody_trained(result)
-    return [_headline(result), Text(), accuracy, Text(), grid, *where, *warning]
+    remarks = [Text(f"data: {remark}", style="dim") for remark in result.record.get("remarks", ())]
+    return [_headline(result), Text(), accuracy, Text(), grid, *where, *remarks, *warning]
 
 
 def _headline(result: "Result") -> Text:

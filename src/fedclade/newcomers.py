@@ -13,7 +13,7 @@ from fedclade.api import load
 from fedclade.ask import Ask
 from fedclade.assembly import make_networks
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
-from fedclade.data import DataOptions, Preprocessing, federation_of
+from fedclade.data import Preprocessing, federation_of
 from fedclade.data.preprocessing import Number
 from fedclade.data.sources import sources
 from fedclade.engines.engine import TransportEngine
@@ -89,7 +89,7 @@ def place(
         settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
         data_dir or settings.data_dir,
         record["classes"],
-        DataOptions(scaling="none"),  # what the run did with its data is in its preprocessing
+        settings.data_options.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
         _preprocessing(record),
     )
     if list(newcomers.input_shape) != record["input_shape"]:

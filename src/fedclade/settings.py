@@ -26,7 +26,7 @@ from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_METHOD = "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
 
 
 def cores() -> int:
@@ -39,7 +39,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = "digits"
+    data: str = DEFAULT_DATA
     data_options: DataOptions = DataOptions()  # how own data are read: `data = { name = "folder:...", label = "y" }`
     split: str | None = None  # None: natural where rows have owners, else iid
     clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
@@ -66,12 +66,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _data_with_options(cls, values: Any) -> Any:
-        data = values.get("data") if isinstance(values, Mapping) else None
-        if not isinstance(data, Mapping):
-            return values
-        options = {name: value for name, value in data.items() if name != "name"}
-        known = values.get("data_options", {})
-        return {**values, "data": data.get("name", "digits"), "data_options": {**known, **options}}
+        return with_data_options(values) if isinstance(values, Mapping) else values
 
     @field_validator("method", mode="before")
     @classmethod
@@ -166,7 +161,19 @@ def gathered(config: Path | None, options: Mapping[str, Any], assignments: Seque
     given = {name: value for name, value in options.items() if value is not None}
     if "method" in given:
         given["method"] = {**as_table(values.get("method")), "name": given["method"]}
-    return with_assignments({**values, **given}, assignments)
+    if "data" in given and isinstance(values.get("data"), Mapping):
+        given["data"] = {**values["data"], "name": given["data"]}
+    return with_data_options(with_assignments({**values, **given}, assignments))
+
+
+def with_data_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`data = { name = "folder:...", label = "y" }` as the data's name and its options."""
+    data = values.get("data")
+    if not isinstance(data, Mapping):
+        return dict(values)
+    options = {name: value for name, value in data.items() if name != "name"}
+    told = {**values.get("data_options", {}), **options}
+    return {**values, "data": data.get("name", DEFAULT_DATA), "data_options": told}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

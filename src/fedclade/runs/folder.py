@@ -5,6 +5,7 @@
     ledger.parquet        bytes by round, client, phase and direction
     clusters.json         who is in which cluster at the end, and the tree of splits
     models/               the models, one safetensors file a cluster, tensors named as in the network
+    held_out.parquet      which rows of own files were held out for testing
     clients/              what the clients remember: their locally trained models
     records/              what a method kept to look at: distance matrices, trees, curves
     checkpoints/          the state after the last two rounds, from which a run resumes
@@ -58,6 +59,15 @@ class RunFolder:
             left.unlink(missing_ok=True)
         write_json(run.path / "settings.json", settings)
         return run
+
+    def write_held_out(self, rows: Mapping[str, Any]) -> None:
+        """Which rows of their own files clients without test rows are tested on."""
+        import pandas as pd
+
+        if rows:
+            table = [{"client": client, "row": int(row)} for client, numbers in rows.items() for row in numbers]
+            path = self.path / "held_out.parquet"
+            write_atomically(path, partial(pd.DataFrame(table).to_parquet, index=False))
 
     def unused(self) -> "RunFolder":
         """This folder, after making sure that a run can begin in it."""
