@@ -19,7 +19,7 @@ from fedclade.models.weights import Layout
 from harness import Play, parts_of, pulling
 from synthetic import planted
 
-PAPER = {"xi": 0.0, "epsilon": 2.5}
+PAPER = {"xi": 0.0, "epsilon": 2.5, "tests": "block", "references": 3}  # tests every third round are easier to follow
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
@@ -108,10 +108,10 @@ def test_an_unstable_member_holds_the_split_back_unless_a_share_is_enough() -> N
             return ((-1) ** round, 0.0)  # turns round every time: stability 2
         return (0, 1) if client in "bc" else (0.1, -1)
 
-    strict = Play(HiCFL(xi=0.0, epsilon=0.1), "abcd", script)
+    strict = Play(HiCFL(tests="block", xi=0.0, epsilon=0.1), "abcd", script)
     strict.go(6)
     assert len(strict.clusters) == 1
-    lax = Play(HiCFL(xi=0.0, epsilon=0.1, share=0.75), "abcd", script)
+    lax = Play(HiCFL(tests="block", xi=0.0, epsilon=0.1, share=0.75), "abcd", script)
     lax.go(3)
     assert len(lax.clusters) == 2
 
@@ -119,7 +119,7 @@ def test_an_unstable_member_holds_the_split_back_unless_a_share_is_enough() -> N
 def test_epsilon_follows_the_learning_rate() -> None:
     script = lambda client, round: (1, 0.1 * round * (1 if client == "a" else -1))  # noqa: E731
     for rate, splits in [(0.001, False), (1.0, True)]:
-        method = HiCFL(xi=0.0, split="centered-sign")
+        method = HiCFL(tests="block", xi=0.0, split="centered-sign")
         play = Play(method, "ab", script, learning_rate=rate)
         play.go(3)
         assert (len(play.clusters) == 2) is splits
@@ -134,7 +134,7 @@ def test_weight_selection_leaves_still_weights_out() -> None:
 
     values = {}
     for xi in (0.0, 0.05, 10.0):
-        play = Play(HiCFL(xi=xi), "ab", script)
+        play = Play(HiCFL(tests="block", xi=xi), "ab", script)
         play.go(3)
         values[xi] = play.ask.records["stability"]["values"][0, 0]
         assert play.clusters.state.past["a"].mask.tolist() == [True, True, xi > 1]
@@ -166,10 +166,10 @@ def test_a_finished_cluster_opens_again_when_its_updates_part() -> None:
 
 def test_plateau_after_patience() -> None:
     script = lambda client, round: ((-1) ** round, 1 if client in "ab" else -3)  # noqa: E731
-    never = Play(HiCFL(xi=0.0), "abcd", script)
+    never = Play(HiCFL(tests="block", xi=0.0), "abcd", script)
     never.go(30)
     assert len(never.clusters) == 1
-    patient = Play(HiCFL(xi=0.0, patience=10), "abcd", script)
+    patient = Play(HiCFL(tests="block", xi=0.0, patience=10), "abcd", script)
     patient.go(9)
     assert len(patient.clusters) == 1
     patient.go(3)
@@ -192,9 +192,32 @@ def test_other_stop_rules() -> None:
         assert play.clusters.state.logs[0].finished == finished
 
 
+def test_every_stable_layer_is_tried_and_one_reference() -> None:
+    """Four clients, alike in the first layer, two opposite pairs in the last: as the paper has it, by default."""
+    layout = Layout(("conv.weight", "fc.weight"), ((1, 2), (1, 2)), 4)
+    at = {"a": (1, 1, 1, 0), "b": (1, 1, 1, 0.1), "c": (1, 1, -1, 0), "d": (1, 1, -1, 0.1)}
+    play = Play(HiCFL(xi=0.0, epsilon=2.5), "abcd", lambda client, round: at[client], layout=layout)
+    play.go(4)
+    assert len(play.clusters) == 1  # a window of three values needs five updates
+    play.go(1)
+    assert play.parts == parts_of("ab", "cd")
+    assert play.clusters.tree[0]["layer"] == "fc"
+
+
+@pytest.mark.parametrize("sizes", [(5, 3, 4), (2, 3, 4), (3, 4, 5)])
+def test_merging_is_symmetric(sizes: tuple[int, int, int]) -> None:
+    """Cosines .6 (1, 2), .5 (1, 3) and -.2 (2, 3): whoever is smallest, no two are merged over a third."""
+    gram = np.array([[1, 0.6, 0.5], [0.6, 1, -0.2], [0.5, -0.2, 1]])
+    moves = np.linalg.cholesky(gram).astype(np.float32)
+    members = {k: tuple(f"c{k}{n}" for n in range(size)) for k, size in enumerate(sizes)}
+    past = {c: PastUpdates(samples=10) for part in members.values() for c in part}
+    clusters = Clusters(members, dict(enumerate(moves)), state=Hierarchy(past, {}))
+    assert reorganised(clusters, {k: np.zeros(3) for k in members}).state.merged == {}
+
+
 def test_sliding_tests_look_in_every_round_once_the_window_is_full() -> None:
     at = {"a": (1, 0), "b": (-1, 0)}
-    play = Play(HiCFL(**PAPER, tests="sliding"), "ab", lambda client, round: at[client] if round > 1 else (1, 0))
+    play = Play(HiCFL(xi=0.0, epsilon=2.5), "ab", lambda client, round: at[client] if round > 1 else (1, 0))
     play.go(4)
     assert len(play.clusters) == 1
     play.go(1)
@@ -353,7 +376,7 @@ def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
 def test_clusters_follow_those_who_come_go_and_change() -> None:
     federation = planted(n_clients=12, rows=60)
     events = [{"round": 5, "join": 2}, {"round": 6, "leave": ["c0"]}, {"round": 7, "drift": ["c2", "c3"]}]
-    for rule in ({}, {"name": "hicfl", "epsilon": 2.5}):
+    for rule in ({}, {"name": "hicfl", "epsilon": 2.5, "tests": "block"}):
         result = run(federation, rounds=8, events=events, **rule)
         assert result.summary["clusters"] == {"found": 2, "ari": 1.0, "nmi": 1.0}
         assert [branch["round"] for branch in result.tree] == [3]

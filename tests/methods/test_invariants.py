@@ -13,17 +13,17 @@ from fedclade.methods.cfl import CFL, StabilityCFL
 from fedclade.methods.hicfl import HiCFL
 from harness import Play, Script
 
-PAPER = {"xi": 0.0, "epsilon": 2.5}
+PAPER = {"xi": 0.0, "epsilon": 2.5, "tests": "block"}
 BY_DIRECTION: dict[str, Method] = {  # the length of updates must not matter to these
     "agreement": Agreement(),
     "agreement personalised": Agreement(variant="personalised", attempts=1),
     "hicfl": HiCFL(**PAPER),
-    "hicfl centred": HiCFL(**PAPER, split="centered-sign", tests="sliding"),
+    "hicfl centred": HiCFL(xi=0.0, epsilon=2.5, split="centered-sign"),
     "hicfl fine-grained": HiCFL(**PAPER, variant="fine-grained", attempts=1),
     "hicfl personalised": HiCFL(**PAPER, variant="personalised", attempts=1),
     "hicfl re-organised": HiCFL(**PAPER, variant="re-organised", attempts=1),
     "cfl": CFL(eps1=1e9, eps2=0.0, min_round=0),
-    "cfl by stability": StabilityCFL(epsilon=2.5, xi=0.0),
+    "cfl by stability": StabilityCFL(epsilon=2.5, xi=0.0, tests="block"),
     "adacfl": AdaCFL(precluster=False),
     "fedclust": METHODS["fedclust"](),
     "fl-hc": METHODS["fl-hc"](),

@@ -3,10 +3,11 @@
 Gong, Xing, Liu, Xi and Chen, "Towards Hierarchical Clustered Federated Learning With Model Stability on Mobile
 Devices", IEEE TMC 2024.
 
-A cluster is due when some layer of every member turns steadily (eqs. 12-15). Its most stable member is the reference;
-whoever's update has a positive cosine with it stays on its side (eqs. 17, 18). With few rows a client some member
-always has a noisy round, and early in training all updates share a direction: our rule for the same loop is
-`agreement`.
+A cluster is due when some layer of every member turns steadily over the window (eqs. 12-15), which is looked at in
+every round. Its most stable member is the reference; whoever's update has a positive cosine with it stays on its side
+(eqs. 17, 18); every stable layer is tried. With thousands of rows a client, at the paper's rate and batch size, the trigger fires
+within about a dozen rounds; with few rows some member always has a noisy round, and nothing happens: our rule for the
+same loop is `agreement`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class HiCFL(Stability, Hierarchical):
 
     split: Literal["sign", "centered-sign"] = "sign"  # compare updates as they are, or less their mean
     reference: Literal["stable", "random"] = "stable"  # the steadiest client, or any
-    references: Count = 3  # clients to try as reference at one test
+    references: Count = 1  # clients to try as reference at one test; in the paper the steadiest alone
     patience: Annotated[int, Field(ge=0)] = 0  # rounds until a plateau of stability will do; 0: it never does
     stop: Literal["consistency", "norms", "window"] = "consistency"  # when a cluster is not split any more
     rho_stop: Annotated[float, Field(gt=0, le=1)] | None = None  # consistency; None: 0.95, or 0.85 for centred signs
@@ -60,8 +61,11 @@ class HiCFL(Stability, Hierarchical):
         if log.consistent >= self.window or not stable or (self.stop == "norms" and not pulled):
             return None, log
         log = replace(log, fired=context.round)
-        found = self.two_sides(known, stability, stable[0], "paper" if steady else "plateau", context)
-        return found, log if found is not None else replace(log, attempts=log.attempts + 1)
+        for layer in stable:  # the steadiest first; in one that all clients share there is no split
+            found = self.two_sides(known, stability, layer, "paper" if steady else "plateau", context)
+            if found is not None:
+                return found, log
+        return None, replace(log, attempts=log.attempts + 1)
 
     def stopping(self, log: TestLog, rho: float, norms: tuple[float, float]) -> TestLog:
         """Count the tests in a row in which the cluster's updates agreed, by the stop rule."""

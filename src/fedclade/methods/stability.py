@@ -26,7 +26,7 @@ class Stability(Splitting):
     """A method that looks at the stability of updates over a window of rounds."""
 
     window: Count = 3  # rounds over which updates are looked at
-    tests: Literal["block", "sliding"] = "block"  # look every `window` rounds, or in every round once there are enough
+    tests: Literal["sliding", "block"] = "sliding"  # in every round once the window is full, or every `window` rounds
     epsilon: Annotated[float, Field(gt=0)] | OfRate = "0.5*lr"  # a client whose stability is below is stable
     share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must be stable
     xi: Annotated[float, Field(ge=0)] | OfRate = "0.05*lr"  # weights whose update changes less do not count; 0: all do
