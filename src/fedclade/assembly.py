@@ -58,6 +58,8 @@ def make_engine(folder: RunFolder, settings: Settings, federation: Federation, n
         "seed": settings.seed,
         "training": settings.training,
         "memory": folder.path / "clients",
+        "task": settings.task,
+        "device": settings.device,
         "workers": settings.workers,
         "timeout": settings.timeout,
     }

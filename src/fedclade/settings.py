@@ -51,6 +51,8 @@ class Settings(BaseModel):
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     training: Training = Training()
+    task: Literal["classification"] = "classification"  # what networks are trained for
+    device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only

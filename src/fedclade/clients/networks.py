@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedclade.clients.batched import BatchedNetwork, ConvReluPool, is_pool_of_two, operations
+from fedclade.clients.objective import Classification, Objective
 from fedclade.models import row_type
 from fedclade.models.weights import Layout, flatten, put
 from fedclade.randomness import seed_of
@@ -43,6 +44,8 @@ class PlainNetwork:
     Parameters of another type are copied to and fro: steps are taken in float32, forward and backward passes in the
     module's own type.
     """
+
+    objective: Objective = Classification()
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.layout, self.row_type = module, Layout.of(module), row_type(module)
@@ -84,7 +87,7 @@ class PlainNetwork:
         assert self.grads is not None
         self.grads.zero_()
         with torch.enable_grad():
-            loss = nn.functional.cross_entropy(self.outputs(x[rows]), y[rows])
+            loss = self.objective.loss(self.outputs(x[rows]), y[rows])
             loss.backward()
         for parameter, _, grad in self.copied:
             if parameter.grad is not None:
@@ -128,11 +131,24 @@ class Built:
         self.plain = PlainNetwork(self.module)
         self.layout, self.initial = self.plain.layout, flatten(self.module)
 
+    @property
+    def objective(self) -> Objective:
+        return self.plain.objective
+
+    def work_for(self, objective: Objective, device: torch.device) -> None:
+        """From now on train for this, there."""
+        self.plain.objective = objective
+        self.module.to(device)
+
     def learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
         ops = operations(self.module, input_shape)
         convolutional = any(isinstance(op, ConvReluPool) for op in ops or ())
-        if ops is None or (convolutional and batch_size * input_shape[0] > LARGEST_CONVOLUTION):
+        if (
+            ops is None
+            or not self.objective.is_cross_entropy
+            or (convolutional and batch_size * input_shape[0] > LARGEST_CONVOLUTION)
+        ):
             return self.plain
         return Batched(BatchedNetwork(ops), self.plain.frozen)
 

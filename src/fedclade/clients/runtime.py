@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedclade.clients.describe import describe
+from fedclade.clients.device import device_of
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
+from fedclade.clients.objective import OBJECTIVES
 from fedclade.clients.tasks import (
     SERVER,
     Answer,
@@ -51,14 +53,15 @@ class Rows:
     places: np.ndarray
 
     @classmethod
-    def given(cls, x: np.ndarray | Tensor, y: np.ndarray) -> "Rows":
+    def given(cls, x: np.ndarray | Tensor, y: np.ndarray, device: torch.device) -> "Rows":
         """All rows of a table that came with a task, or was computed."""
         table = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
-        return cls(table, torch.from_numpy(np.asarray(y, np.int64)), np.arange(len(table)))
+        labels = torch.from_numpy(np.asarray(y, np.int64))
+        return cls(table.to(device), labels.to(device), np.arange(len(table)))
 
     @property
     def labels(self) -> np.ndarray:
-        return self.y[self.places].numpy()
+        return self.y[self.places].cpu().numpy()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -76,15 +79,20 @@ class ClientRuntime:
     memory: Memory
     seed: int
     training: Training
+    task: str = "classification"  # what networks are trained for (`objective.OBJECTIVES`)
+    device: str = "cpu"  # where they run (`device.device_of`)
     rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
     @cached_property
     def built(self) -> dict[str, Built]:
         """Every network, with the initial weights of this seed: they are the same for all clients that train it."""
         purpose = {name: f"initial model {name}" if name else "initial model" for name in self.networks.factories}
-        return {
+        built = {
             name: Built(factory, seed_of(self.seed, purpose[name])) for name, factory in self.networks.factories.items()
         }
+        for network in built.values():
+            network.work_for(OBJECTIVES[self.task], device_of(self.device))
+        return built
 
     @property
     def layout(self) -> Layout:
@@ -114,11 +122,11 @@ class ClientRuntime:
 
     @cached_property
     def x(self) -> Tensor:
-        return _shared(self.federation.x)
+        return _shared(self.federation.x).to(device_of(self.device))
 
     @cached_property
     def y(self) -> Tensor:
-        return _shared(self.federation.y)
+        return _shared(self.federation.y).to(device_of(self.device))
 
     @cached_property
     def clients(self) -> dict[str, Client]:
@@ -240,14 +248,14 @@ class ClientRuntime:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
         if not isinstance(task, Evaluate) and task.rows is not None:
             labels = task.labels if isinstance(task, Train) else None
-            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels)
+            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels, device_of(self.device))
         else:
             rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
         network, weights = self.network(client), self.memory.read(client, task.through)
         below = outputs(network, network.initial if weights is None else weights, rows)
-        return Rows.given(torch.cat(below).softmax(1), rows.labels)
+        return Rows.given(torch.cat(below).softmax(1), rows.labels, rows.x.device)
 
     def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
         held = self.held(client)
@@ -281,14 +289,11 @@ class ClientRuntime:
             assert isinstance(answer, Trained)
             weights = answer.weights
         rows = self._rows(client, task)
-        each, predictions = losses(self.network(client, task.through), weights, rows)
-        return summary(each, predictions == rows.labels)
+        return summary(*losses(self.network(client, task.through), weights, rows))
 
     def sweep(self, weights: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For engines that evaluate one model for many clients: each row's loss and whether it was classified right."""
-        rows = Rows(self.x, self.y, places)
-        each, predictions = losses(self.built[""], weights, rows)
-        return each, predictions == rows.labels
+        """For engines that evaluate one model for many clients: each row's loss and score."""
+        return losses(self.built[""], weights, Rows(self.x, self.y, places))
 
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
@@ -306,7 +311,7 @@ class ClientRuntime:
                 hook.remove()
         values = torch.cat(caught or parts)
         labels = rows.labels if task.rows is None else np.empty(0, np.int64)
-        return Predicted((values.softmax(1) if task.output == "probabilities" else values).numpy(), labels)
+        return Predicted((values.softmax(1) if task.output == "probabilities" else values).cpu().numpy(), labels)
 
 
 def composed(
@@ -322,18 +327,18 @@ def composed(
 
 def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:
     """What a network puts out for some rows, chunk by chunk."""
-    network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)), None)
+    network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)).to(rows.x.device), None)
     with torch.enable_grad() if each_layer else torch.inference_mode():
         return [network.outputs(rows.x[part], int(part[0])).detach() for part in rows.chunks()]
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The loss and the predicted class of every row."""
-    each, predictions = [], []
+    """The loss and the score of every row."""
+    each, scores = [], []
     for part, output in zip(rows.chunks(), outputs(network, weights, rows), strict=True):
-        each.append(nn.functional.cross_entropy(output, rows.y[part], reduction="none").numpy())
-        predictions.append(output.argmax(1).numpy())
-    return np.concatenate(each), np.concatenate(predictions)
+        each.append(network.objective.losses(output, rows.y[part]).cpu().numpy())
+        scores.append(network.objective.scores(output, rows.y[part]).cpu().numpy())
+    return np.concatenate(each), np.concatenate(scores)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -345,8 +350,8 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def summary(losses: np.ndarray, right: np.ndarray) -> Evaluated:
-    return Evaluated(float(losses.mean(dtype=np.float64)), float(right.mean()), len(right))
+def summary(losses: np.ndarray, scores: np.ndarray) -> Evaluated:
+    return Evaluated(float(losses.mean(dtype=np.float64)), float(scores.mean()), len(scores))
 
 
 def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
@@ -375,6 +380,8 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
         "memory": str(runtime.memory.folder),
         "seed": runtime.seed,
         "training": runtime.training.model_dump(),
+        "task": runtime.task,
+        "device": runtime.device,
     }
     (folder / "about.json").write_text(json.dumps(about))
     (folder / "networks.pkl").write_bytes(cloudpickle.dumps(runtime.networks))
@@ -394,4 +401,5 @@ def load_runtime(folder: Path) -> ClientRuntime:
         tuple(about["classes"]),
     )
     networks = pickle.loads((folder / "networks.pkl").read_bytes())
-    return ClientRuntime(federation, networks, Memory(about["memory"]), about["seed"], Training(**about["training"]))
+    training, memory = Training(**about["training"]), Memory(about["memory"])
+    return ClientRuntime(federation, networks, memory, about["seed"], training, about["task"], about["device"])

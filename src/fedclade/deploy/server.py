@@ -187,6 +187,8 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         Memory(folder.path / "clients"),
         settings.seed,
         settings.training,
+        settings.task,
+        settings.device,
     )
     brief = Brief(
         run=record["fingerprint"],
@@ -196,6 +198,7 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         training=settings.training,
         classes=classes,
         columns=tuple(record["columns"]),
+        task=settings.task,
         rows=settings.rows,
         recipes=recipes_of(networks),
         network="",

@@ -65,7 +65,8 @@ def _runtime_of(config: str, brief: str, client: str, changed: str) -> "ClientRu
     rows = with_columns(own_rows(settings), told.columns)
     federation = with_classes(rows, told.classes, client).limited(told.rows, told.seed)
     memory = Memory(memory_folder(settings, told.run, client))
-    return ClientRuntime(federation, told.networks(client), memory, told.seed, told.training)
+    device = str(settings.get("device", "cpu"))  # a node says itself where its network runs
+    return ClientRuntime(federation, told.networks(client), memory, told.seed, told.training, told.task, device)
 
 
 def changed(config: Mapping[str, Any]) -> str:

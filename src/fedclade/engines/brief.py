@@ -20,6 +20,7 @@ class Brief:
     training: Training
     classes: tuple[str, ...]
     columns: tuple[str, ...]  # the features of tables in their order (empty: nobody's have names)
+    task: str  # what networks are trained for
     rows: int | None  # training rows that a client keeps at most
     recipes: Mapping[str, tuple[str, tuple[int, ...], int]]  # of every network: its name, the shape of a row, classes
     network: str  # which of them this client trains

@@ -25,11 +25,13 @@ def local_engine(
     seed: int,
     training: Training,
     memory: Path,
+    task: str = "classification",
+    device: str = "cpu",
     workers: int = 1,
     timeout: float | None = None,
 ) -> TransportEngine:
     """Clients in this process or in worker processes of this machine."""
-    runtime = ClientRuntime(federation, networks, Memory(memory), seed, training)
+    runtime = ClientRuntime(federation, networks, Memory(memory), seed, training, task, device)
     return TransportEngine(runtime, LocalTransport(runtime, workers, timeout))
 
 

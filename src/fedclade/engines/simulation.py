@@ -176,10 +176,12 @@ def simulated_engine(
     seed: int,
     training: Training,
     memory: Path,
+    task: str = "classification",
+    device: str = "cpu",
     workers: int = 1,
     timeout: float | None = None,
     address: str | None = None,
 ) -> TransportEngine:
     """`workers` virtual nodes at work at a time; `address` is that of a Ray cluster that is there already."""
-    runtime = ClientRuntime(federation, networks, Memory(memory.absolute()), seed, training)
+    runtime = ClientRuntime(federation, networks, Memory(memory.absolute()), seed, training, task, device)
     return TransportEngine(runtime, SimulatedTransport(runtime, workers, timeout, address))
