@@ -10,7 +10,6 @@ from typing import Any
 
 from fedclade.errors import FedcladeError
 
-
 DAYS = 365
 HERE = ("localhost", "127.0.0.1")  # a SuperLink's own SuperExec calls it by these
 
