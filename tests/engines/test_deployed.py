@@ -154,6 +154,28 @@ def test_a_name_belongs_to_its_key(rows: Path) -> None:
     assert set(again.known) == {"c0"}
 
 
+def test_a_new_key_is_let_in_once_it_is_rotated(rows: Path, tmp_path: Path) -> None:
+    from fedclade.deploy.keys import binding_of, make_node_key
+    from fedclade.deploy.rotation import rotate
+
+    grid, config = grid_of(rows, ("c0", "c1")), {**CONFIG, "clients": 2, "out": str(tmp_path / "run"), "wait": 0.1}
+    serve(grid, config)
+    public = make_node_key(tmp_path / "new")
+    pem = bytes.fromhex(binding_of(public)).decode()
+    grid = FakeGrid()
+    for number, name in enumerate(("c0", "c1")):
+        grid.add(20 + number, a_node(20 + number, name, rows / "all", rows / "memory"), pem if name == "c0" else "new")
+    with pytest.raises(FedcladeError, match=r"all 2 nodes that came were refused: .*'c0'.*`fedclade deploy rotate`"):
+        serve(grid, {**config, "rounds": 3})
+    rotate(tmp_path / "run", "c0", public)
+    rotate(tmp_path / "run", "c1")
+    folder = serve(grid, {**config, "rounds": 3})
+    assert folder.settings["nodes"] == {"c0": pem.encode().hex(), "c1": b"new".hex()}
+    assert (folder.table("history")["failure"] == "").all()
+    with pytest.raises(FedcladeError, match="knows no key of 'zoe'"):
+        rotate(tmp_path / "run", "zoe")
+
+
 def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:
     grid = grid_of(rows, ("c0",))
     registry = NodeRegistry(Exchange(grid), keys=False)

@@ -301,7 +301,18 @@ class Trial:
             time.sleep(0.3)
         if not (out / "result.json").is_file():
             go_on = f", and go on with `fedclade resume {out}`" if (out / "settings.json").is_file() else ""
-            raise FedcladeError(f"the run did not end: look above{go_on}")
+            raise FedcladeError(f"the run did not end: {self._fate()}{go_on}")
+
+    def _fate(self) -> str:
+        """What Flower says of how a run ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, KeyError):
+            runs = json.loads(self.flwr("list", NAME, "--format", "json").stdout)["runs"]
+            for run in runs:
+                return (
+                    str(run["status-details"] or "").strip().splitlines()[-1:][0]
+                    or f"its server app is {run['status']}"
+                )
+        return "Flower did not take it; look above"
 
     def run(self, project: Path, config: Mapping[str, Any], *, show: bool = False) -> subprocess.Popen[str]:
         """`flwr run` of a project: a process that ends when the run has ended."""
