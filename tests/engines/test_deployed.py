@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -54,10 +55,10 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_node(number: int, name: str, folder: Path, memory: Path) -> Callable[[Any], Any]:
+def a_node(number: int, name: str, folder: Path, memory: Path, **more: Any) -> Callable[[Any], Any]:
     """Our client app, as a node runs it."""
     app = client_app()
-    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory)}
+    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory), **more}
 
     def answer(message: Any) -> Any:
         try:
@@ -107,6 +108,29 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
         serve(grid_of(rows), {**config, "seed": 4, "out": str(tmp_path / "parts")})
     with pytest.raises(FedcladeError, match="past round 4"):
         serve(grid_of(rows), {**config, "rounds": 1, "out": str(tmp_path / "parts")})
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedper"])
+def test_a_node_that_lost_its_memory_says_so(name: str, rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": name, "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    history = serve(grid_of(rows), {**config, "rounds": 3}).table("history")
+    failures = history[history["failure"] != ""]
+    assert set(failures["client"]) == {"c1"}
+    assert failures["failure"].str.contains("remembered of the run is lost").all()
+    grid = grid_of(rows)
+    grid.add(11, a_node(11, "c1", rows / "all", rows / "memory", forget=True), "key c1", "c1")
+    history = serve(grid, {**config, "rounds": 4}).table("history").query("round == 4")
+    assert (history["failure"] == "").all()
+    assert history["trained"].all()
+
+
+def test_methods_that_need_no_memory_go_on_without_it(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": "fedavg", "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    assert (serve(grid_of(rows), {**config, "rounds": 3}).table("history")["failure"] == "").all()
 
 
 def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ def server_app() -> Any:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, context.run_config)
+        try:
+            serve(grid, context.run_config)
+        except FedcladeError as error:
+            raise error.with_traceback(None) from None  # one line says it all
 
     return app
 
@@ -206,7 +209,8 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         network="",
     )
     nodes = RegisteredNodes(registry, clients, brief, like, joined, networks.of)
-    return TransportEngine(runtime, GridTransport("flower", registry.exchange, nodes, runtime, has_strangers=True))
+    marks = Memory(folder.path / "nodes")
+    return TransportEngine(runtime, GridTransport("flower", registry.exchange, nodes, runtime, True, marks))
 
 
 def _tell(progress: Progress) -> None:
