@@ -166,9 +166,9 @@ def resume(
     record = folder.settings
     settings = recorded_settings(record, path, method, rounds=rounds, workers=workers, data_dir=data_dir)
     if settings.engine == "flower":
-        raise FedcladeError(
-            f"the clients of the run in {path} are on Flower nodes: go on with `flwr run` and that folder as `out`"
-        )
+        from fedclade.deploy.local import resume_on_trial
+
+        return Result(resume_on_trial(settings, folder.path))
     for what, given, named in (("data", data, settings.data), ("model", model, settings.model)):
         if given is None and named == IN_PYTHON:
             raise FedcladeError(

@@ -15,6 +15,7 @@ from fedclade.errors import FedcladeError, listed
 from fedclade.events import Calendar, groups_of
 from fedclade.methods import Clusters, RoundContext, name_of
 from fedclade.models.weights import file_facts
+from fedclade.randomness import stream
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 from fedclade.settings import Settings
 
@@ -193,6 +194,15 @@ class Loop:
         every = self.settings.evaluate_every
         return number == self.rounds or (every > 0 and number % every == 0)
 
+    def _evaluating(self, number: int) -> Sequence[str]:
+        """Who tells how well it is served."""
+        share = self.settings.evaluate_participation
+        count = int(np.ceil(share * len(self.present) - 1e-9))
+        if count == len(self.present):
+            return self.present
+        order = stream(self.settings.seed, "evaluate", "", number).permutation(len(self.present))[:count]
+        return [self.present[place] for place in np.sort(order)]
+
     def _is_local_measured(self, number: int) -> bool:
         every = self.settings.evaluate_local_every
         due = number == self.rounds or (every > 0 and number > 0 and number % every == 0)
@@ -207,7 +217,7 @@ class Loop:
         self.failed_most = asked > 0 and 2 * answered < asked
         self.bad_rounds = self.bad_rounds + 1 if self.failed_most else 0
         if measured:
-            tasks = {client: self.method.served(clusters, client) for client in self.present}
+            tasks = {client: self.method.served(clusters, client) for client in self._evaluating(number)}
             self._see(self.ask(tasks, phase="measure"), "accuracy", "loss")
         if local:
             trainers = [client for client in self.present if client in self.has_trained]

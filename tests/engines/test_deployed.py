@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -54,10 +55,10 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_node(number: int, name: str, folder: Path, memory: Path) -> Callable[[Any], Any]:
+def a_node(number: int, name: str, folder: Path, memory: Path, **more: Any) -> Callable[[Any], Any]:
     """Our client app, as a node runs it."""
     app = client_app()
-    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory)}
+    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory), **more}
 
     def answer(message: Any) -> Any:
         try:
@@ -109,6 +110,29 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
         serve(grid_of(rows), {**config, "rounds": 1, "out": str(tmp_path / "parts")})
 
 
+@pytest.mark.parametrize("name", ["ditto", "fedper"])
+def test_a_node_that_lost_its_memory_says_so(name: str, rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": name, "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    history = serve(grid_of(rows), {**config, "rounds": 3}).table("history")
+    failures = history[history["failure"] != ""]
+    assert set(failures["client"]) == {"c1"}
+    assert failures["failure"].str.contains("remembered of the run is lost").all()
+    grid = grid_of(rows)
+    grid.add(11, a_node(11, "c1", rows / "all", rows / "memory", forget=True), "key c1", "c1")
+    history = serve(grid, {**config, "rounds": 4}).table("history").query("round == 4")
+    assert (history["failure"] == "").all()
+    assert history["trained"].all()
+
+
+def test_methods_that_need_no_memory_go_on_without_it(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": "fedavg", "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    assert (serve(grid_of(rows), {**config, "rounds": 3}).table("history")["failure"] == "").all()
+
+
 def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
     config = {**CONFIG, "method.name": "fedavg"}
     honest = grid_of(rows, ("c0", "c1", "c2"))
@@ -152,6 +176,28 @@ def test_a_name_belongs_to_its_key(rows: Path) -> None:
     again = NodeRegistry(Exchange(grid), keys=True, bound=dict(registry.bound))
     again.look()
     assert set(again.known) == {"c0"}
+
+
+def test_a_new_key_is_let_in_once_it_is_rotated(rows: Path, tmp_path: Path) -> None:
+    from fedclade.deploy.keys import binding_of, make_node_key
+    from fedclade.deploy.rotation import rotate
+
+    grid, config = grid_of(rows, ("c0", "c1")), {**CONFIG, "clients": 2, "out": str(tmp_path / "run"), "wait": 0.1}
+    serve(grid, config)
+    public = make_node_key(tmp_path / "new")
+    pem = bytes.fromhex(binding_of(public)).decode()
+    grid = FakeGrid()
+    for number, name in enumerate(("c0", "c1")):
+        grid.add(20 + number, a_node(20 + number, name, rows / "all", rows / "memory"), pem if name == "c0" else "new")
+    with pytest.raises(FedcladeError, match=r"all 2 nodes that came were refused: .*'c0'.*`fedclade deploy rotate`"):
+        serve(grid, {**config, "rounds": 3})
+    rotate(tmp_path / "run", "c0", public)
+    rotate(tmp_path / "run", "c1")
+    folder = serve(grid, {**config, "rounds": 3})
+    assert folder.settings["nodes"] == {"c0": pem.encode().hex(), "c1": b"new".hex()}
+    assert (folder.table("history")["failure"] == "").all()
+    with pytest.raises(FedcladeError, match="knows no key of 'zoe'"):
+        rotate(tmp_path / "run", "zoe")
 
 
 def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:

@@ -34,9 +34,9 @@ from fedclade.result import Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record
-from fedclade.settings import Settings, settings_from, with_assignments
+from fedclade.settings import Settings, merged, read_toml, settings_from, with_assignments
 
-OWN_KEYS = {"out", "wait", "keys", "set"}  # of the run config, besides the settings of a run
+OWN_KEYS = {"out", "wait", "keys", "set", "config"}  # of the run config, besides the settings of a run
 NOT_HERE = ("data", "split", "test_view", "data_dir", "events", "workers", "engine")  # where rows lie, nodes say
 
 
@@ -49,7 +49,10 @@ def server_app() -> Any:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, context.run_config)
+        try:
+            serve(grid, context.run_config)
+        except FedcladeError as error:
+            raise error.with_traceback(None) from None  # one line says it all
 
     return app
 
@@ -81,7 +84,10 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
-    """The settings of a run from Flower's flat run config; `set` holds more of them, as for `fedclade run --set`."""
+    """The settings of a run from Flower's flat run config.
+
+    The file `config` beats them, and `set` beats all, as for `fedclade run`.
+    """
     values: dict[str, Any] = {}
     for name, value in config.items():
         if name in OWN_KEYS or value == "":
@@ -90,6 +96,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         for key in keys[:-1]:
             table = table.setdefault(key, {})
         table[keys[-1]] = value
+    if config.get("config"):
+        values = merged(values, read_toml(Path(str(config["config"]))))
     values = with_assignments(values, shlex.split(str(config.get("set", ""))))
     for name in NOT_HERE:
         if name in values:
@@ -204,7 +212,8 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         network="",
     )
     nodes = RegisteredNodes(registry, clients, brief, like, joined, networks.of)
-    return TransportEngine(runtime, GridTransport("flower", registry.exchange, nodes, runtime, has_strangers=True))
+    marks = Memory(folder.path / "nodes")
+    return TransportEngine(runtime, GridTransport("flower", registry.exchange, nodes, runtime, True, marks))
 
 
 def _tell(progress: Progress) -> None:

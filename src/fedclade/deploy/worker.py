@@ -50,7 +50,7 @@ def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[n
     told = json.dumps(dict(config), sort_keys=True), json.dumps(header["brief"], sort_keys=True)
     runtime = _runtime_of(*told, client, changed(config))
     runtime.memory = remembered(memory_folder(config, brief.run, client), brief)
-    packet = done(runtime, client, header, arrays)
+    packet = done(runtime, client, header, arrays, bool(config.get("forget", False)))
     return {"answer": packet.header}, packet.arrays
 
 
@@ -88,6 +88,8 @@ def remembered(folder: Path, brief: "Brief") -> "Memory":
     from fedclade.files import write_atomically
 
     memory, mark = _memory_at(folder), folder / "session"
+    if not memory.path.is_file():  # it may have been open and was deleted: what is written there would be lost
+        memory.close()
     if not mark.is_file():
         _forget_old_runs(folder.parent.parent)
     if not mark.is_file() or mark.read_text() != brief.session:

@@ -55,7 +55,8 @@ class NodeRegistry:
     keys: bool = True
     known: dict[str, Report] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)  # the key of each name, also from before a restart
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # the name that each claimed
+    reasons: list[str] = field(default_factory=list)  # why nodes were refused
     _asked: dict[str, tuple[int, float]] = field(default_factory=dict)  # hellos under way, and since when
     _later: dict[int, float] = field(default_factory=dict)  # when to ask a node again that could not answer
     online: dict[int, Online] = field(default_factory=dict)
@@ -107,20 +108,30 @@ class NodeRegistry:
 
     def _admit(self, report: Report) -> None:
         """Let a node speak under the name it gives, unless that belongs to another."""
-        owner, before = self.bound.get(report.client), self.known.get(report.client)
-        taken = report.client == SERVER
-        if self.keys:
-            registered = self.online.get(report.node, Online()).name
-            taken |= bool(registered) and registered != report.client
-            taken |= not report.key or (owner is not None and owner != report.key)
-        else:
-            taken |= before is not None and before.node != report.node and before.node in self.online
-        if taken:
+        why = self._why_refused(report)
+        if why:
             self.refused[report.node] = report.client
-            print(f"node {report.node} is refused: the name {report.client!r} belongs to another", flush=True)
+            self.reasons.append(why)
+            print(f"node {report.node} is refused: {why}", flush=True)
             return
         self.bound[report.client] = report.key
         self.known[report.client] = report
+
+    def _why_refused(self, report: Report) -> str:
+        name, owner, before = report.client, self.bound.get(report.client), self.known.get(report.client)
+        if name == SERVER:
+            return f"no client can be called {name!r}"
+        if not self.keys:
+            is_taken = before is not None and before.node != report.node and before.node in self.online
+            return f"the name {name!r} belongs to another, which is online" if is_taken else ""
+        if not report.key:
+            return f"{name!r} has no key: start it with one, or run with keys=false where nobody can lie"
+        registered = self.online.get(report.node, Online()).name
+        if registered and registered != name:
+            return f"the name {name!r} belongs to another: its key was registered as {registered!r}"
+        if owner is not None and owner != report.key:
+            return f"the name {name!r} belongs to another key: if this is a new one, `fedclade deploy rotate` takes it"
+        return ""
 
     def node_of(self, client: str) -> int | None:
         """The node of a client, if it is online."""
@@ -242,6 +253,8 @@ def whoever_comes(registry: NodeRegistry, wanted: int, wait: float) -> list[Repo
     while len(registry.known) < wanted and time.monotonic() - began < wait:
         registry.look()
         time.sleep(0.5)
+    if not registry.known and registry.reasons:
+        raise FedcladeError(f"all {len(registry.refused)} nodes that came were refused: {registry.reasons[0]}")
     if not registry.known:
         raise FedcladeError(f"no node has come in {wait:g} s: start SuperNodes, or give `wait` more seconds")
     if len(registry.known) < wanted:
