@@ -19,9 +19,27 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
+
+# The same tests as other processors would run them: other instruction sets round otherwise.
+PORTABLE := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE \
+	OPENBLAS_CORETYPE=Haswell
+TRAINING_TESTS := tests/methods tests/clients tests/engines tests/runs tests/models
+
+.PHONY: test-portable test-one-other
+test-portable: check
+	for set in $(PORTABLE); do \
+		echo "== $$set"; \
+		env $$set OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile || exit 1; \
+	done
+
+# The tests that train, under the plainest of the sets: what CI can afford.
+test-one-other: install
+	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=1 \
+		$(BIN)/pytest --numprocesses auto --dist loadfile $(TRAINING_TESTS)
 
 # Real Flower processes on this machine: minutes, not seconds.
 test-flower: install

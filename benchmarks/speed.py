@@ -29,7 +29,7 @@ from torch import nn
 from fedclade.clients.tasks import Evaluate, Train, Training
 from fedclade.data import Federation, federation_of
 from fedclade.data.federation import Dataset
-from fedclade.data.splits import split
+from fedclade.data.partition import partition
 from fedclade.engines.local import LocalEngine
 from fedclade.errors import FedcladeError
 from fedclade.models import make
@@ -47,7 +47,7 @@ def fashion(clients: int, data_dir: str | None) -> Federation:
         rows = random.integers(0, 256, (70_000, 1, 28, 28), dtype=np.uint8)
         labels = np.arange(70_000) % 10
         made = Dataset("made-up images", rows, labels, 60_000, tuple("0123456789"))
-        return split(made, "label-skew:0.2", clients)
+        return partition(made, "label-skew:0.2", clients)
 
 
 def motion(data_dir: str | None) -> Federation:
@@ -59,7 +59,7 @@ def motion(data_dir: str | None) -> Federation:
         owner = np.arange(len(rows)) % 24
         names = tuple(str(k) for k in range(24))
         made = Dataset("made-up rows", rows, np.arange(len(rows)) % 6, 1_100_000, tuple("abcdef"), owner, names)
-        return split(made, "natural", None)
+        return partition(made, "natural", None)
 
 
 def bare_client(module: nn.Module, x: torch.Tensor, y: torch.Tensor, training: Training) -> None:
@@ -195,7 +195,7 @@ def _measure_memory(queue, data_dir: str | None) -> None:  # type: ignore[no-unt
             peak[0] = max(peak[0], unshared())
 
     threading.Thread(target=watch, daemon=True).start()
-    settings = {"model": "lenet5", "method": {"name": "fedavg", "fraction": 0.1}, "training": LENET, "rounds": 2}
+    settings = {"model": "lenet5", "participation": 0.1, "method": "fedavg", "training": LENET, "rounds": 2}
     try:
         fedclade.run("fashion-mnist", split="label-skew:0.2", clients=1000, data_dir=data_dir, **settings)
     except FedcladeError:

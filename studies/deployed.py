@@ -15,8 +15,8 @@ import fedclade
 from fedclade.display import counted
 
 METHODS = {
-    "fedclust": {"name": "fedclust", "n_clusters": 2, "fraction": 1.0},
-    "hicfl": {"name": "hicfl", "fraction": 1.0},
+    "fedclust": {"name": "fedclust", "n_clusters": 2},
+    "hicfl": {"name": "hicfl"},
 }
 SETTINGS = {"split": "label-groups:2", "clients": 3, "model": "mlp", "rounds": 3, "evaluate_every": 0}
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/gallery.md: `python studies/gallery.py` runs four methods, makes their page and takes pictures of it.
+"""The pictures of docs/gallery.md: `python studies/gallery.py` runs five methods, makes their page and takes pictures of it.
 
 It needs chromium and its driver, and `pip install 'fedclade[report]' selenium`.
 """
@@ -27,13 +27,14 @@ SETTINGS: dict[str, Any] = {
     "training": {"learning_rate": 0.1},
 }
 METHODS: dict[str, Any] = {
-    "fedclust": {"name": "fedclust", "fraction": 1},
-    "hicfl": "hicfl",
+    "fedclust": {"name": "fedclust"},
+    "hicfl": "agreement",
     "ifca": {"name": "ifca", "n_clusters": 3},
     "fedavg": "fedavg",
+    "cfl": "cfl",
 }
-CUT = "const s = document.querySelector('#dendrogram input'); s.value = 0.27; s.dispatchEvent(new Event('input'))"
-BY_CLIENT = "[...document.querySelectorAll('#inside button')].at(-1).click()"
+CUT = "const s = document.querySelector('#dendrogram .cut input'); s.value = 14; s.dispatchEvent(new Event('input'))"
+BY_CLIENT = "[...document.querySelectorAll('#inside .controls button')].at(-1).click()"
 
 # name of the picture: the run in detail, the section, the width, the theme, what is done before
 PICTURES = {
@@ -45,7 +46,7 @@ PICTURES = {
     "splits": ("hicfl", "splits", 1000, "dark", ""),
     "matrix": ("hicfl", "matrix", 1000, "light", ""),
     "mapping": ("ifca", "mapping", 1000, "light", ""),
-    "stability": ("hicfl", "stability", 1000, "dark", ""),
+    "norms": ("cfl", "norms", 1000, "dark", ""),
     "phone": ("fedclust", "dendrogram", 390, "dark", ""),
 }
 

@@ -10,14 +10,11 @@ from rich.console import Console
 import fedclade
 from fedclade.display import RoundsDisplay, outcome
 
-COMMAND = (
-    "fedclade run --data digits --split label-groups:4 --method fedclust "
-    "--set method.fraction=1 --set training.learning_rate=0.1"
-)
+COMMAND = "fedclade run --data digits --split label-groups:4 --method fedclust --set training.learning_rate=0.1"
 VALUES = {
     "data": "digits",
     "split": "label-groups:4",
-    "method": {"name": "fedclust", "fraction": 1},
+    "method": {"name": "fedclust"},
     "training": {"learning_rate": 0.1},
 }
 
@@ -30,7 +27,7 @@ def main() -> None:
         with RoundsDisplay(console) as display:
             fedclade.run(**VALUES, out=out, on_round=display)
         console.print()
-        console.print(outcome(fedclade.load(out).folder))
+        console.print(outcome(fedclade.load(out)))
     picture = console.export_svg(title="fedclade").replace(folder, "runs")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # any fixed-width font will do
     (Path(__file__).parent.parent / "docs" / "run.svg").write_text(picture)

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedclade.compare import Comparison, Study, compare, to_markdown, write_tables, written
+from fedclade.compare import Comparison, Study, compare
+from fedclade.compare.outcomes import LEGEND
 from fedclade.methods import METHODS
 from fedclade.settings import cores, read_toml
+from fedclade.tables import to_markdown
 
 HERE = Path(__file__).parent
 STUDIES = (
@@ -37,7 +39,7 @@ Rows = dict[str, dict[str, Any]]
 
 SEE_AUTOMATIC = "[automatic.md](results/automatic.md) compares the two on 18 ways to deal out data"
 
-HOLDS, FAILS, UNCLEAR = "holds here", "does not hold here", "within the spread of seeds"
+HOLDS, FAILS, UNCLEAR = "holds here", "does not hold here", "within what seeds differ by"
 
 
 @dataclass(frozen=True)
@@ -62,27 +64,27 @@ def judged(holds: bool) -> str:
 
 
 def above(words: str, mine: dict[str, Any], other: dict[str, Any], more: str = "") -> Claim:
-    """How far the server's models of one method are above another's, and whether that is more than the spread of seeds."""
-    gain, spread = mine["accuracy"] - other["accuracy"], max(mine["accuracy_spread"], other["accuracy_spread"])
-    return Claim(words, points(gain), judged(gain > 0) if abs(gain) > spread else UNCLEAR, more)
+    """How far the cluster models of one method are above another's, and whether that is more than seeds differ."""
+    gain, std = mine["accuracy_mean"] - other["accuracy_mean"], max(mine["seeds_std"], other["seeds_std"])
+    return Claim(words, points(gain), judged(gain > 0) if abs(gain) > std else UNCLEAR, more)
 
 
 def hicfl(rows: Rows) -> list[Claim | str]:
     mine, paper, average, cfl = (rows[name] for name in ("HiCFL", "HiCFL, paper's rule", "FedAvg", "CFL (MTCFL)"))
     rivals = {name: row for name, row in rows.items() if name.startswith(("IFCA", "CFL"))}
-    own = f"; for the clients' own models {points(mine['own'] - average['own'])}"
+    local = f"; for locally trained models {points(mine['accuracy_local_mean'] - average['accuracy_local_mean'])}"
     return [
-        above("HiCFL above FedAvg (paper: about 9 points)", mine, average, own),
+        above("HiCFL above FedAvg (paper: about 9 points)", mine, average, local),
         *(above(f"HiCFL above {name} (paper: about 2 points)", mine, row) for name, row in rivals.items()),
         Claim(
             "Fewer rounds to final clusters than MTCFL (paper: 27 to 81 %)",
-            f"{1 - mine['settled'] / cfl['settled']:.0%} fewer",
-            judged(mine["settled"] <= 0.73 * cfl["settled"]),
-            f" (round {mine['settled']:.1f} with {mine['clusters']:.1f} clusters, ARI {mine['ari']:.2f}; MTCFL round "
-            f"{cfl['settled']:.1f} with {cfl['clusters']:.1f}, ARI {cfl['ari']:.2f})",
+            f"{1 - mine['last_change'] / cfl['last_change']:.0%} fewer",
+            judged(mine["last_change"] <= 0.73 * cfl["last_change"]),
+            f" (round {mine['last_change']:.1f} with {mine['clusters']:.1f} clusters, ARI {mine['ari']:.2f}; MTCFL round "
+            f"{cfl['last_change']:.1f} with {cfl['clusters']:.1f}, ARI {cfl['ari']:.2f})",
         ),
         f"The paper's own rule on the same runs: {paper['clusters']:.1f} clusters, ARI {paper['ari']:.2f}, "
-        f"{points(paper['accuracy'] - average['accuracy'])} against FedAvg; ours: {mine['clusters']:.1f} clusters, ARI "
+        f"{points(paper['accuracy_mean'] - average['accuracy_mean'])} against FedAvg; ours: {mine['clusters']:.1f} clusters, ARI "
         f"{mine['ari']:.2f}.",
     ]
 
@@ -106,10 +108,14 @@ def adacfl(rows: Rows) -> list[Claim | str]:
             "AdaCFL above FedAvg",
             mine,
             average,
-            f"; for the clients' own models {points(mine['own'] - average['own'])}",
+            f"; for locally trained models {points(mine['accuracy_local_mean'] - average['accuracy_local_mean'])}",
         ),
         above("Partial weights above complete ones (paper: 3 to 47 points)", mine, whole, both),
-        Claim("Clusters settled after the first rounds", f"round {mine['settled']:.1f}", judged(mine["settled"] <= 3)),
+        Claim(
+            "Clusters final after the first rounds",
+            f"round {mine['last_change']:.1f}",
+            judged(mine["last_change"] <= 3),
+        ),
         f"Pre-clusters by entropy: ARI {mine['ari']:.2f} where they end at a gap between neighbours (our reading), "
         f"{anchored['ari']:.2f} where they end 10 % above their smallest entropy, {free['ari']:.2f} without any. In the "
         "second reading like clients whose entropies differ by chance can never meet again.",
@@ -118,15 +124,18 @@ def adacfl(rows: Rows) -> list[Claim | str]:
 
 def fedclust(rows: Rows) -> list[Claim | str]:
     mine, average, whole = rows["FedClust"], rows["FedAvg"], rows["FedClust, all weights"]
-    gain, own = mine["accuracy"] - average["accuracy"], mine["own"] - average["own"]
+    gain, local = (
+        mine["accuracy_mean"] - average["accuracy_mean"],
+        mine["accuracy_local_mean"] - average["accuracy_local_mean"],
+    )
     words = "FedClust above FedAvg by tens of points (paper: 20.8 on Fashion-MNIST)"
     saved = f" (ARI {mine['ari']:.2f} and {whole['ari']:.2f}; {mine['up']:.1f} MB up against {whole['up']:.1f}); {SEE_AUTOMATIC}"
     return [
-        Claim(f"{words}, the server's models", points(gain), judged(gain >= 0.1)),
+        Claim(f"{words}, cluster models", points(gain), judged(gain >= 0.1)),
         Claim(
-            f"{words}, the clients' own last models",
-            points(own),
-            judged(own >= 0.1),
+            f"{words}, locally trained models",
+            points(local),
+            judged(local >= 0.1),
             "; so it depends on what is evaluated",
         ),
         above(
@@ -170,8 +179,8 @@ def fedstack(rows: Rows) -> list[Claim | str]:
             "Clustered FedStack, ANN only, a fifth spared, K = 4",
         ),
     ):
-        own = f"; above the clients' own networks {points(rows[mine]['accuracy'] - rows[mine]['own'])}"
-        claims.append(above(f"{mine}: cluster models above the single stacked model", rows[mine], rows[single], own))
+        local = f"; above their locally trained networks {points(rows[mine]['accuracy_mean'] - rows[mine]['accuracy_local_mean'])}"
+        claims.append(above(f"{mine}: cluster models above the single stacked model", rows[mine], rows[single], local))
         claims.append(above(f"{mine}: above random clusters", rows[mine], rows[f"{mine}, random clusters"]))
     mine, others = rows["Clustered FedStack"], [rows[f"{name} (1-D CNN)"] for name in ("HypCluster, K = 3", "FL+HC")]
     for other in others:
@@ -183,7 +192,7 @@ def fedstack(rows: Rows) -> list[Claim | str]:
 def rivals(rows: Rows) -> list[Claim | str]:
     """Who is ahead, by what is evaluated."""
     lines: list[Claim | str] = []
-    for key, words in (("accuracy", "the server's models"), ("own", "the clients' own last models")):
+    for key, words in (("accuracy_mean", "cluster models"), ("accuracy_local_mean", "locally trained models")):
         known = [row for row in rows.values() if row[key] is not None and not math.isnan(row[key])]
         first, *rest = sorted(known, key=lambda row: -row[key])
         near = [row["label"] for row in rest if first[key] - row[key] < 0.01]
@@ -200,7 +209,7 @@ def rivals(rows: Rows) -> list[Claim | str]:
             "does: see above."
         )
     lines.append(
-        "Methods with personal models (ClusterFL, Ditto, FedPer, LG-FedAvg) serve clients that were never drawn with what "
+        "Methods with personal models (ClusterFL, Ditto, FedPer, LG-FedAvg) give clients that were never drawn what "
         "the others left them or with the initial model, and these count too."
     )
     return lines
@@ -229,7 +238,8 @@ def section(name: str, comparison: Comparison) -> tuple[str, list[str]]:
     judged = [claim for claim in claims if isinstance(claim, Claim)]
     titles = [study.title, *[""] * len(judged)]  # once is enough
     overview = [f"| {title} | {c.words} | {c.here} | {c.verdict} |" for title, c in zip(titles, judged, strict=False)]
-    return f"## {study.title}\n\n{to_markdown(written(table, study))}\n\n{listed}\n", overview
+    table = "\n\n".join(part for part in (to_markdown(comparison.words()), comparison.warning()) if part)
+    return f"## {study.title}\n\n{table}\n\n{listed}\n", overview
 
 
 def study_of(name: str, data_dir: str | None) -> Study:
@@ -238,7 +248,7 @@ def study_of(name: str, data_dir: str | None) -> Study:
         values["settings"]["data_dir"] = data_dir
     study = Study.of(values)
     if name.startswith("rivals/"):
-        left_out = set(METHODS) - {cell.settings["method"]["name"] for cell in study.cells}
+        left_out = set(METHODS) - {study.settings_of(cell)["method"]["name"] for cell in study.cells}
         assert not left_out, f"{name}.toml lacks {left_out}"
     return study
 
@@ -250,11 +260,9 @@ studies are in `studies/small/` and `studies/rivals/`. They are cut to the size 
 the papers), so they test the claims, not the papers' numbers. How well the automatic number of clusters does is told in
 [automatic.md](results/automatic.md); single tables of the papers beside ours lie in [results/](results/).
 
-Every table has two accuracies, in percent: of the model that the **server** holds for each client (where a method has
-personal models, of the model that serves the client), and of each client's **own** last trained model. `±` is over seeds,
-`std` and `worst` are over clients; `settled` is the last round in which the clusters changed; a target is a mean accuracy of
-the first kind, looked at in the rounds that are evaluated; `p` is of a paired t-test over seeds against the best server's
-model.
+Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
+model), and of its **locally trained model**, the last that it trained itself. {legend}
+A target is a mean accuracy of cluster models, looked at in the rounds that are evaluated.
 """
 
 
@@ -276,11 +284,11 @@ def main() -> None:
         if len(done.results()) < len(study.runs(folder)):
             print(f"{name}: not all of its runs have ended, so it is left out of the document", flush=True)
             continue
-        write_tables(done)
+        done.write()
         text, lines = section(name, done)
         sections.append(text)
         overview += lines
-    head = HEAD.format(cores=cores(), machine=platform.machine())
+    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=LEGEND)
     arguments.out.write_text("\n".join([head, *overview, "", *sections]))
     print(f"written: {arguments.out}")
 

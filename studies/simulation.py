@@ -33,9 +33,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/simulation.md"))
     asked = parser.parse_args()
     data = made_clients(asked.clients)
-    method = {"name": "fedclust", "fraction": 0.1}
+    method = {"name": "fedclust"}
     shared = {
         "method": method,
+        "participation": 0.1,
         "model": "mlp",
         "rounds": asked.rounds,
         "evaluate_every": 0,
@@ -47,7 +48,7 @@ def main() -> None:
         result = fedclade.run(data, engine=engine, workers=asked.workers, **shared)
         seconds[engine] = time.perf_counter() - began
         found[engine] = result.clusters
-        models[engine] = result.folder.last_checkpoint()[1]["models"]
+        models[engine] = result.state_of_clusters.models
     sizes = ", ".join(str(len(part)) for part in found["flower-sim"].values())
     pure = all(len({int(name[-4:]) % 2 for name in part}) == 1 for part in found["flower-sim"].values())
     same = all(np.array_equal(models["local"][k], models["flower-sim"][k]) for k in models["local"])

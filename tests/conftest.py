@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedclade.data.federation import Federation
-from planting import planted
+from synthetic import planted
 
 torch.set_num_threads(1)
 

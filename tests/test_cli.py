@@ -58,7 +58,7 @@ class Buggy(Method):
 
 class Forgetful(Method):
     def round(self, clusters, context, ask):
-        clusters.noting(seen=True)
+        clusters.remembering(None)
 
 
 class Startless(Idle):
@@ -148,8 +148,8 @@ def test_run_shows_rounds_and_a_table_and_keeps_a_folder(invoke: Invoke, finishe
     shown = invoke("show", finished).stdout
     assert "fedclust on digits (label-groups:2): 6 clients, model mlp, seed 0" in shown
     assert "2 found, 2 hidden groups: ARI 1.000, NMI 1.000" in shown
-    assert re.search(r"served models +0\.\d{3} +0\.\d{3} +0\.\d{3} +client-00\d", shown)
-    assert re.search(r"clients' own +0\.\d{3}", shown)
+    assert re.search(r"cluster model +0\.\d{3} +0\.\d{3} +0\.\d{3} +client-00\d", shown)
+    assert re.search(r"locally trained model +0\.\d{3}", shown)
     assert re.search(r"cluster 1 +\. +3", shown)
     summary = json.loads((finished / "result.json").read_text())
     assert f"{summary['accuracy']['mean']:.3f}" in shown
@@ -157,9 +157,9 @@ def test_run_shows_rounds_and_a_table_and_keeps_a_folder(invoke: Invoke, finishe
 
 def test_what_is_typed_beats_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
-    file.write_text('data-dir = "here"\nrounds = 5\nseed = 1\n[method]\nname = "fedavg"\nfraction = 0.5\n')
+    file.write_text('data-dir = "here"\nrounds = 5\nseed = 1\n[method]\nname = "fedavg"\n')
     values = gathered(file, {"rounds": 7, "seed": None, "method": "fedprox"}, ["method.mu=0.1", "seed=2"])
-    method = {"name": "fedprox", "fraction": 0.5, "mu": 0.1}
+    method = {"name": "fedprox", "mu": 0.1}
     assert values == {"data_dir": "here", "rounds": 7, "seed": 2, "method": method}
 
 
@@ -260,7 +260,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 def test_catalogues(invoke: Invoke) -> None:
     assert re.search(r"fedclust .* the number too .* one shot", invoke("methods").stdout)
     settings = invoke("methods", "fedclust").stdout
-    assert re.search(r"method\.threshold +number >= 0 or auto +auto", settings)
+    assert re.search(r"method\.threshold +number >= 0 or auto or none +auto", settings)
     assert re.search(r"method\.n_clusters +whole number >= 1 or none +none +\w+", settings)
     assert "training.learning_rate" in settings
     Path("own_parts.py").write_text(OWN_PARTS)
@@ -336,7 +336,7 @@ WRONG = {
     "run --set training.learning_rat=1": "did you mean 'learning_rate'?",
     "run --set rounds": "name=value",
     "run --set events=[{rund=1}]": "did you mean 'round'?",
-    "run --set method.fraction=2": "method fedavg: fraction = 2 is wrong",
+    "run --set participation=2": "settings: participation = 2 is wrong",
     "run --config nowhere.toml": "there is no file nowhere.toml",
     "run --config broken.toml": "no proper TOML",
     "run --config unknown.toml": "did you mean 'rounds'?",
@@ -390,10 +390,10 @@ def test_a_method_must_return_clusters(invoke: Invoke) -> None:
 
 
 def test_a_run_in_which_nobody_trained_ends_with_why(invoke: Invoke, finished: Path) -> None:
-    done = invoke("run", *SMALL, "--rounds", "1", "--set", "training.learning_rate=1e30", "--out", "run")
-    last = done.stdout.rstrip().splitlines()[-1]
-    assert last.startswith("nobody trained in any round (train: not finite")
-    assert last.rstrip().endswith("lower training.learning_rate, and run again")
+    line = error_of(invoke("run", *SMALL, "--rounds", "1", "--set", "training.learning_rate=1e30", "--out", "run"))
+    assert "no client has trained (not finite" in line
+    assert "lower training.learning_rate" in line
+    assert "nobody trained" in invoke("show", "run").stdout
     assert "nobody trained" not in invoke("show", finished).stdout
 
 

@@ -14,6 +14,7 @@ from fedclade.deploy.keys import make_certificates, make_node_key
 from fedclade.deploy.local import ending_as_by_ctrl_c
 from fedclade.deploy.project import init
 from fedclade.errors import FedcladeError
+from fedclade.methods import name_of
 
 WITHOUT_FLOWER = """
 import importlib.util, sys
@@ -55,7 +56,7 @@ def test_init_writes_a_project_whose_settings_are_ours(tmp_path: Path) -> None:
         "clientapp": "client_app:app",
     }
     settings = settings_of(flatten_dict(project["tool"]["flwr"]["app"]["config"]))
-    assert settings.method["name"] == "fedclust"
+    assert name_of(settings.method) == "fedclust"
     assert settings.model is None
     with pytest.raises(FedcladeError, match="not empty"):
         init(tmp_path / "My Hospitals")
@@ -85,6 +86,21 @@ def test_without_flower_all_else_works_and_one_line_says_what_to_install() -> No
         "pip install 'fedclade[flower]'",
     ]
     assert lines[3].startswith("<Result of fedavg")
+
+
+def test_certificates_hold_for_the_hosts_and_for_the_server_itself(tmp_path: Path) -> None:
+    x509 = pytest.importorskip("cryptography.x509")
+    done = CliRunner().invoke(app, ["deploy", "certificates", "fed.example.org", "10.1.2.3", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    server, authority = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes()) for name in ("server.pem", "ca.crt")
+    )
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(names.get_values_for_type(x509.DNSName)) == {"fed.example.org", "localhost"}
+    assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"10.1.2.3", "127.0.0.1"}
+    server.verify_directly_issued_by(authority)
+    with pytest.raises(FedcladeError, match="neither a host name nor an address"):
+        make_certificates(tmp_path, ["https://fed.example.org:8000"])
 
 
 def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:

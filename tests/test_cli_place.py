@@ -16,12 +16,12 @@ import fedclade
 from fedclade.cli import app
 from fedclade.errors import FedcladeError
 from fedclade.methods.fedavg import FedAvg
-from planting import planted
+from synthetic import planted
 
 TRAINING = {"local_epochs": 3, "learning_rate": 0.1}
 ONCE = {"warmup": 1, "n_clusters": 2}
 METHODS: dict[str, dict[str, Any]] = {
-    "hicfl": {},
+    "agreement": {},
     "adacfl": {},
     "fedclust": {},
     "fedsccs": {**ONCE, "layer": "fc3"},
@@ -52,7 +52,7 @@ def test_newcomers_of_a_folder_find_their_cluster(tmp_path: Path) -> None:
         "--set",
         "method.n_clusters=2",
         "--set",
-        "method.fraction=1.0",
+        "participation=1.0",
         "--workers",
         "1",
         "--out",
@@ -154,7 +154,7 @@ def test_another_model_than_the_clusters_is_refused(tmp_path: Path) -> None:
 
 def test_of_many_clusters_the_nearest_are_shown(tmp_path: Path) -> None:
     federation = planted(n_clients=10)
-    method = {"name": "fedclust", "n_clusters": 10, "fraction": 1.0}
+    method = {"name": "fedclust", "n_clusters": 10}
     run = fedclade.run(federation, method=method, model="mlp", rounds=1, workers=1, out=tmp_path / "run")
     write_clients(tmp_path / "new", federation, ["c9"])
     result = CliRunner().invoke(app, ["place", str(run.path), "--data", f"folder:{tmp_path / 'new'}"])
@@ -169,7 +169,7 @@ def test_rows_of_other_classes_and_runs_that_have_not_ended_are_refused(tmp_path
     with pytest.raises(fedclade.FedcladeError, match=r"classes \(w, x, y, z\) are not the run's \(a, b, c, d\)"):
         fedclade.place(run.path, replace(planted(), classes=("w", "x", "y", "z")))
     (run.path / "result.json").unlink()
-    with pytest.raises(fedclade.FedcladeError, match="has not come that far"):
+    with pytest.raises(fedclade.FedcladeError, match="has not ended"):
         fedclade.place(run.path, planted())
 
 
@@ -194,7 +194,7 @@ class Importable(FedAvg):
 def test_a_method_given_in_python_is_found_again_where_it_can_be_imported(tmp_path: Path) -> None:
     write_clients(tmp_path / "here", planted(n_clients=2, rows=20), ["c0", "c1"])
     data, out = f"folder:{tmp_path / 'here'}", str(tmp_path / "run")
-    run = fedclade.run(data, method=Importable(fraction=0.5), model="mlp", rounds=1, workers=1, out=out)
+    run = fedclade.run(data, method=Importable(), participation=0.5, model="mlp", rounds=1, workers=1, out=out)
     assert run.folder.settings["settings"]["method"]["name"] == "test_cli_place:Importable"
     for words in (["resume", out, "--rounds", "2", "--workers", "1"], ["place", out, "--data", data]):
         done = CliRunner().invoke(app, words)

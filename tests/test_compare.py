@@ -6,9 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedclade.cli import app
-from fedclade.compare import Study, compare, to_latex, to_markdown, write_tables, written
+from fedclade.compare import Comparison, Study, compare
 from fedclade.errors import FedcladeError
 from fedclade.runs.folder import RunFolder
+from fedclade.tables import to_latex, to_markdown
 
 SETTINGS = {"data": "digits", "split": "label-groups:2", "clients": 4, "rounds": 2, "model": "mlp", "rows": 40}
 
@@ -18,7 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     out = tmp_path_factory.mktemp("study")
     cells = [
         {"label": "FedAvg", "method": "fedavg"},
-        {"label": "FedClust 50 %", "method": {"name": "fedclust", "fraction": 0.5, "n_clusters": 2}},
+        {"label": "FedClust 50 %", "participation": 0.5, "method": {"name": "fedclust", "n_clusters": 2}},
         {"label": "too many clusters", "method": {"name": "fedclust", "n_clusters": 99}},
     ]
     plan = {"title": "A study", "seeds": (0, 1), "target": 0.01, "settings": SETTINGS, "cells": cells}
@@ -37,19 +38,18 @@ def test_the_table_has_a_row_for_each_cell_that_ended(finished: tuple[Path, dict
     table = comparison.table()
     assert list(table["label"]) == ["FedAvg", "FedClust 50 %"]
     results = [RunFolder.open(out / "FedAvg" / f"seed-{seed}").read_json("result.json") for seed in (0, 1)]
-    assert table["accuracy"][0] == pytest.approx(sum(result["accuracy"]["mean"] for result in results) / 2)
+    assert table["accuracy_mean"][0] == pytest.approx(sum(result["accuracy"]["mean"] for result in results) / 2)
     assert table["rounds_to"][0] is not None
     assert table["p_best"].notna().sum() == 1  # one of the two is the best
-    write_tables(comparison)
+    comparison.write()
     assert {"table.md", "table.tex", "table.csv", "table.html", "runs.csv"} <= {path.name for path in out.iterdir()}
 
 
 def test_tables_are_written_in_words_that_can_be_pasted(finished: tuple[Path, dict[str, object]]) -> None:
     out, plan = finished
     study = Study.of(plan)
-    from fedclade.compare import Comparison
-
-    rows = written(Comparison(study, out).table(), study)
+    rows = Comparison(study, out).words()
+    assert {"cluster model", "locally trained model", "rounds to target"} <= set(rows[0])
     assert all(len(row) == len(rows[0]) for row in rows)
     assert to_markdown(rows).splitlines()[3].startswith("| FedClust 50 % |")
     assert r"FedClust 50 \%" in to_latex(rows)
@@ -62,10 +62,10 @@ def test_runs_made_with_other_settings_are_not_taken_for_these(finished: tuple[P
 
 
 def test_cells_change_single_settings_inside_shared_tables(tmp_path: Path) -> None:
-    shared = {"method": {"fraction": 0.5}, "training": {"learning_rate": 0.2}}
+    shared = {"participation": 0.5, "training": {"learning_rate": 0.2}}
     cells = [{"label": "a", "method": "ifca"}, {"label": "b", "training": {"momentum": 0.1}}]
     ifca, fedavg = Study.of({"settings": shared, "cells": cells, "seeds": [0]}).runs(tmp_path)
-    assert ifca.settings == {**shared, "method": {"fraction": 0.5, "name": "ifca"}, "seed": 0}
+    assert ifca.settings == {**shared, "method": "ifca", "seed": 0}
     assert fedavg.settings == {**shared, "training": {"learning_rate": 0.2, "momentum": 0.1}, "seed": 0}
 
 
@@ -84,3 +84,16 @@ def test_wrong_studies_are_one_line() -> None:
         Study.of({"settings": 3, "cells": [{"label": "a"}]})
     result = CliRunner().invoke(app, ["compare"])
     assert result.exit_code == 2
+
+
+def test_rows_of_other_experiments_are_named(tmp_path: Path) -> None:
+    cells = [{"label": "a", "method": "local"}, {"label": "b", "method": "fedavg", "rounds": 1}]
+    comparison = compare(Study.of({"settings": SETTINGS, "cells": cells, "seeds": (0,)}), tmp_path, workers=1)
+    assert comparison.warning() == "Not all rows are of one experiment (rounds 2: a; rounds 1: b)."
+    comparison.write()
+    assert comparison.warning() in (tmp_path / "table.md").read_text()
+
+
+def test_cells_of_one_experiment_need_no_warning(finished: tuple[Path, dict[str, object]]) -> None:
+    out, plan = finished
+    assert Comparison(Study.of(plan), out).warning() == ""

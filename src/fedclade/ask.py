@@ -1,10 +1,18 @@
-"""`ask`: the one door between a method and its clients. It checks what comes back and counts what passes."""
+"""`ask`: the one door between a method and its clients. It checks what comes back, counts what passes, and combines.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload
+Answers come in the order asked, a block of clients at a time, so that whoever needs only their sum (`Ask.combined`)
+never holds them all.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
+from fedclade.aggregation import Accumulator, Aggregation, Mean
+from fedclade.clients.messages import pack
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -17,29 +25,38 @@ from fedclade.clients.tasks import (
     Task,
     Train,
     Trained,
-    scalars_of,
-    sent_arrays,
+    Training,
 )
+from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
+from fedclade.updates import UpdateStep
 
 A = TypeVar("A", bound=Answer)
+K = TypeVar("K", bound=Hashable)
 
-ABSURD = 1e4  # weights so many times as long as those that training began with are no honest answer
-MOST_SAMPLES = 2**40  # whoever claims more wants to be the only one who counts
+BLOCK = 1000  # clients whose answers are held at a time where only their sum is wanted
+MAX_SAMPLES = 10**7  # rows of one client, unless a run says otherwise
+NOTHING = np.empty(0, np.float32)
 
 
 class Engine(Protocol):
     """Where clients run. It delivers tasks and brings back answers, with failures as values."""
 
-    clients: tuple[str, ...]
     layout: Layout
     initial: np.ndarray
     input_shape: tuple[int, ...]  # of one row
     n_classes: int
-    network_of: Mapping[str, str]  # the networks of clients that train another than the clusters'
     facts: Mapping[str, Any]  # what a run records about it
     has_strangers: bool  # what clients send may be absurd on purpose
-    keeps_models: bool  # clients keep the last models they trained, and can be asked for them
+    keeps_models: bool  # clients keep their locally trained models, and can be asked for them
+    training: Training | None  # how clients train; None: that is their own business
+
+    @property
+    def clients(self) -> tuple[str, ...]: ...
+
+    @property
+    def network_of(self) -> Mapping[str, str]:
+        """The networks of clients that train another than the clusters'."""
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]: ...
 
@@ -49,8 +66,23 @@ class Engine(Protocol):
     def layout_of(self, client: str, through: str = "") -> Layout:
         """Of the network that a client trains or, with `through`, of the one behind it."""
 
+    def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:
+        """A cluster model as torch, or whatever clients train with, would save it."""
+
+    def arrivals(self) -> tuple[str, ...]:
+        """Clients that have come by themselves since the last look, as they do on a real grid."""
+
     def rewind(self, round: int) -> None:
         """Go back to what clients remembered at the end of a round."""
+
+    def remembered(self) -> Mapping[str, set[str]]:
+        """Who keeps something in each slot of the clients' memory, as far as it can be seen from here."""
+
+    def remember(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
+        """Have a client keep something."""
+
+    def flush(self) -> None:
+        """Bring what clients remember to the disk: a checkpoint is about to be written."""
 
     def drift(self, rows_of: Mapping[str, str]) -> None:
         """From now on some clients hold the rows of others: their data have changed (for experiments)."""
@@ -80,7 +112,13 @@ class Answers(Mapping[str, A]):
 
 
 class TrainedClients(Answers[Trained]):
-    """What trained clients sent."""
+    """What trained clients sent, and the rule by which it is combined."""
+
+    def __init__(
+        self, answers: Mapping[str, Trained], failures: Mapping[str, Failure], rule: Aggregation | None = None
+    ) -> None:
+        super().__init__(answers, failures)
+        self.rule = rule or Mean()
 
     def stack(self) -> np.ndarray:
         """(clients, numbers sent), one row a client."""
@@ -89,15 +127,45 @@ class TrainedClients(Answers[Trained]):
     def of(self, clients: Iterable[str]) -> "TrainedClients":
         """The answers of some of the clients."""
         wanted = set(clients)
-        return TrainedClients({name: answer for name, answer in self.items() if name in wanted}, {})
+        return TrainedClients({name: answer for name, answer in self.items() if name in wanted}, {}, self.rule)
+
+    def alike(self) -> "TrainedClients":
+        """The same answers, each with the same say."""
+        return TrainedClients({c: replace(a, n_samples=1) for c, a in self.items()}, self.failures, self.rule)
+
+    def combined(self, start: np.ndarray) -> np.ndarray:
+        """One vector of all that was sent; `start` where nothing was."""
+        if not len(self):
+            return start
+        return self.rule.of((a.weights for a in self.values()), (a.n_samples for a in self.values()), start)
+
+
+@dataclass(frozen=True)
+class Combined(Generic[K]):
+    """Models made of what clients sent, and who sent something (without the weights, which are gone)."""
+
+    models: dict[K, np.ndarray]
+    reports: dict[str, Trained]
+    failures: dict[str, Failure]
 
 
 class Ask:
     """Send tasks to clients and return their answers: `ask(Train(weights), to=clients)` or `ask({client: task})`."""
 
-    def __init__(self, engine: Engine, quorum: float = 0.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        aggregation: Aggregation | None = None,
+        updates: Sequence[UpdateStep] = (),
+        quorum: float = 0.0,
+        max_samples: int = MAX_SAMPLES,
+    ) -> None:
         self.engine = engine
+        self.aggregation = aggregation or Mean()
+        self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
+        self.max_samples = max_samples
         self.round = 0
         self.clear()
 
@@ -105,7 +173,9 @@ class Ask:
         """Start a new round's books."""
         self.ledger: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
-        self.trained: dict[str, Trained] = {}
+        self.trained: dict[str, Trained] = {}  # without weights
+        self.answered: set[str] = set()
+        self.asked: set[str] = set()
         self.records: dict[str, Any] = {}
 
     @overload
@@ -125,39 +195,47 @@ class Ask:
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
-        if not asked:
-            return TrainedClients({}, {})
-        kind = type(next(iter(asked.values())))
-        phase = phase or kind.__name__.lower()
-        answers = self.engine.answer(asked, self.round)
-        if self.quorum and phase == "train":
-            answers = self._with_quorum(asked, answers)
-        good, failures = self._checked(asked, answers, phase)
-        for client, task in asked.items():
-            self._count(client, phase, "down", task)
-            if client in good:
-                self._count(client, phase, "up", good[client])
-                if isinstance(answer := good[client], Trained):
-                    self.trained[client] = answer
-        return (TrainedClients if kind is Train else Answers)(good, failures)  # type: ignore[arg-type]
+        good: dict[str, Answer] = {}
+        failures: dict[str, Failure] = {}
+        for client, answer in self._answers(asked, phase):
+            if isinstance(answer, Failure):
+                failures[client] = answer
+            else:
+                good[client] = answer
+        is_training = not asked or isinstance(next(iter(asked.values())), Train)
+        if is_training:
+            return TrainedClients(good, failures, self.aggregation)  # type: ignore[arg-type]
+        return Answers(good, failures)
 
-    def _with_quorum(
-        self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure]
-    ) -> Mapping[str, Answer | Failure]:
-        """Too few answers from those who train one model would pull it their way: leave them out, and it stays."""
-        groups: dict[int, list[str]] = {}
-        for client, task in tasks.items():
-            groups.setdefault(id(getattr(task, "weights", None)), []).append(client)
-        kept = dict(answers)
-        for clients in groups.values():
-            good = [c for c in clients if self._is_good(c, tasks[c], answers.get(c))]
-            if len(good) < self.quorum * len(clients):
-                few = Failure("refused", f"only {len(good)} of the {len(clients)} who train its model answered")
-                kept |= dict.fromkeys(good, few)
-        return kept
+    def combined(
+        self,
+        tasks: Mapping[str, Train],
+        models: Mapping[K, np.ndarray],
+        home: Mapping[str, K] | Callable[[str, Trained], K],
+        *,
+        alike: bool = False,
+        phase: str = "train",
+    ) -> Combined[K]:
+        """Let clients train, and make of what those of one home send its new model, by the run's aggregation rule.
 
-    def _is_good(self, client: str, task: Task, answer: Answer | Failure | None) -> bool:
-        return answer is not None and not isinstance(answer, Failure) and self._fault(client, task, answer) is None
+        `models` are the homes' models now; one of which nobody reported stays. Answers are combined as they come and
+        then dropped. `alike` gives every client the same say, whatever its rows.
+        """
+        sums: dict[K, Accumulator] = {}
+        reports: dict[str, Trained] = {}
+        failures: dict[str, Failure] = {}
+        for client, answer in self._answers(tasks, phase):
+            if isinstance(answer, Failure):
+                failures[client] = answer
+                continue
+            assert isinstance(answer, Trained)
+            key = home(client, answer) if callable(home) else home[client]
+            if key not in sums:
+                sums[key] = self.aggregation.accumulator(models[key])
+            sums[key].add(answer.weights, 1 if alike else answer.n_samples)
+            reports[client] = replace(answer, weights=NOTHING)
+        made = {key: total.result() for key, total in sums.items()}
+        return Combined({**models, **made}, reports, failures)
 
     @overload
     def server(self, tasks: Mapping[str, Train]) -> TrainedClients: ...
@@ -166,79 +244,108 @@ class Ask:
 
     def server(self, tasks: Mapping[str, Any]) -> Any:
         """What the server works out by itself, one task for each name: nothing travels, so nothing is counted."""
-        answers = dict(zip(tasks, self.engine.at_server(list(tasks.values()), self.round), strict=True))
-        good, failures = self._checked(tasks, answers, "server")
-        is_training = all(isinstance(answer, Trained) for answer in good.values())
-        return (TrainedClients if is_training else Answers)(good, failures)  # type: ignore[arg-type]
-
-    def _checked(
-        self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure], phase: str
-    ) -> tuple[dict[str, Answer], dict[str, Failure]]:
-        """The answers that can be used, and why the others cannot."""
-        good: dict[str, Answer] = {}
+        answers = self.engine.at_server(list(tasks.values()), self.round)
+        good: dict[str, Any] = {}
         failures: dict[str, Failure] = {}
-        for client, task in tasks.items():
-            answer = answers.get(client, Failure("absent"))
-            wrong = answer if isinstance(answer, Failure) else self._fault(client, task, answer)
-            if wrong is not None:
-                failures[client] = wrong
-                self.failures.append({"client": client, "phase": phase, "failure": str(wrong)})
+        for name, came in zip(tasks, answers, strict=True):
+            answer = came if isinstance(came, Failure) else not_finite(came) or came
+            if isinstance(answer, Failure):
+                failures[name] = answer
+                self.failures.append({"client": name, "phase": "server", "failure": str(answer)})
             else:
-                assert not isinstance(answer, Failure)
-                good[client] = answer
-        return good, failures
+                good[name] = answer
+        is_training = all(isinstance(answer, Trained) for answer in good.values())
+        return TrainedClients(good, failures) if is_training else Answers(good, failures)
 
     def record(self, name: str, **values: Any) -> None:
         """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name."""
         self.records[name] = values
 
-    def _fault(self, client: str, task: Task, answer: Answer) -> Failure | None:
-        """Why an answer must not be used, if so: it may come from anywhere, and hold anything."""
-        try:
-            match task, answer:
-                case Train(), Trained():
-                    return self._fault_of_training(client, task, answer)
-                case Evaluate(), Evaluated():
-                    numbers = np.array([answer.accuracy, answer.n_samples], np.float64)
-                    return None if np.isfinite(numbers).all() else Failure("not finite", "the accuracy is not a number")
-                case Predict(), Predicted():
-                    if not np.isfinite(answer.values).all():
-                        return Failure("not finite", "the predictions hold NaN or infinite numbers")
-                    return None
-                case Describe(), Described():
-                    is_finite = all(np.isfinite(values).all() for values in answer.values.values())
-                    return None if is_finite else Failure("not finite", "the statistics hold NaN or infinite numbers")
-        except (AttributeError, TypeError, ValueError) as error:  # not even arrays and numbers
-            return Failure("bad shape", f"sent what is no answer ({type(error).__name__}: {error})")
-        return Failure("bad shape", f"answered with {type(answer).__name__}")
+    # What comes back
 
-    def _fault_of_training(self, client: str, task: Train, answer: Trained) -> Failure | None:
-        layout = self._layout(client, task)
-        place = layout.select(None if task.upload == "nothing" else task.upload)
-        wanted = 0 if task.upload == "nothing" else len(np.empty(layout.size, np.bool_)[place])
-        if answer.weights.shape != (wanted,):
-            return Failure("bad shape", f"sent {answer.weights.shape} numbers, {wanted} were asked for")
-        if answer.weights.dtype != np.float32:
-            return Failure("bad shape", f"sent {answer.weights.dtype}, float32 was asked for")
-        if not 0 < answer.n_samples < MOST_SAMPLES:
-            return Failure("refused", f"trained on {answer.n_samples or 'no'} samples")
-        if not (np.isfinite(answer.weights).all() and np.isfinite(answer.loss)):
-            return Failure("not finite", "the update holds NaN or infinite numbers")
-        if not self.engine.has_strangers:
-            return None
-        begun = next(iter(task.candidates), self.engine.initial)
-        length = float(np.linalg.norm(answer.weights.astype(np.float64)))
-        if length > ABSURD * (1.0 + float(np.linalg.norm(begun.astype(np.float64)))):
-            return Failure("refused", f"sent weights of length {length:.3g}, which is absurd")
-        return None
+    def _answers(self, tasks: Mapping[str, Task], phase: str | None) -> Iterator[tuple[str, Answer | Failure]]:
+        """Every client's good answer or failure, in the order asked."""
+        if not tasks:
+            return
+        phase = phase or type(next(iter(tasks.values()))).__name__.lower()
+        sent = {client: self._outgoing(task) for client, task in tasks.items()} if self.updates else dict(tasks)
+        is_quorum = bool(self.quorum) and phase == "train"
+        sizes: dict[tuple[int, str], int] = {}  # of tasks that many clients share
+        clients = iter(sent)
+        while block := list(islice(clients, len(sent) if is_quorum else BLOCK)):
+            part = {client: sent[client] for client in block}
+            came = self.engine.answer(part, self.round)
+            checked = {client: self._checked(client, task, came.get(client)) for client, task in part.items()}
+            if is_quorum:
+                checked = self._with_quorum(part, checked)
+            for client, answer in checked.items():
+                self._count(client, phase, part[client], answer, sizes)
+                yield client, answer
 
-    def _layout(self, client: str, message: Task | Answer) -> Layout:
-        """Of the weights in a message."""
-        return self.engine.layout_of(client, getattr(message, "through", ""))
+    def _checked(self, client: str, task: Task, answer: Answer | Failure | None) -> Answer | Failure:
+        if answer is None:
+            return Failure("absent")
+        if isinstance(answer, Failure):
+            return answer
+        expected = Expected(
+            self.engine.layout_of(client, getattr(task, "through", "")),
+            self.engine.initial,
+            self.engine.input_shape,
+            self.engine.n_classes,
+            self.engine.training,
+            self.max_samples,
+            self.engine.has_strangers,
+        )
+        wrong = fault(task, answer, expected)
+        if wrong is None and isinstance(task, Train) and isinstance(answer, Trained):
+            return self._arrived(task, answer)
+        return wrong or answer
 
-    def _count(self, client: str, phase: str, direction: str, message: Task | Answer) -> None:
-        arrays = sent_arrays(message, self._layout(client, message).select)
-        size = sum(array.nbytes for array in arrays) + 4 * scalars_of(message)
-        if size:
-            entry = {"round": self.round, "client": client, "phase": phase, "direction": direction, "bytes": size}
-            self.ledger.append(entry)
+    def _outgoing(self, task: Task) -> Task:
+        if isinstance(task, Train) and task.upload != "nothing":
+            return replace(task, outgoing=self.updates)
+        return task
+
+    def _arrived(self, task: Train, answer: Trained) -> Trained:
+        for step in reversed(task.outgoing):
+            answer = replace(answer, weights=step.arrive(answer.weights))
+        return answer
+
+    def _with_quorum(
+        self, tasks: Mapping[str, Task], answers: Mapping[str, Answer | Failure]
+    ) -> dict[str, Answer | Failure]:
+        """Too few answers from those who train one model would pull it their way: leave them out, and it stays."""
+        groups: dict[int, list[str]] = {}
+        for client, task in tasks.items():
+            groups.setdefault(id(getattr(task, "weights", None)), []).append(client)
+        kept = dict(answers)
+        for clients in groups.values():
+            good = [client for client in clients if not isinstance(answers[client], Failure)]
+            if len(good) < self.quorum * len(clients):
+                few = Failure("refused", f"only {len(good)} of the {len(clients)} who train its model answered")
+                kept |= dict.fromkeys(good, few)
+        return kept
+
+    # The books
+
+    def _count(
+        self, client: str, phase: str, task: Task, answer: Answer | Failure, sizes: dict[tuple[int, str], int]
+    ) -> None:
+        layout = self.engine.layout_of(client, getattr(task, "through", ""))
+        shared = id(task), self.engine.network_of.get(client, "")
+        if shared not in sizes:
+            sizes[shared] = pack(task, layout).nbytes
+        self.asked.add(client)
+        self._enter(client, phase, "down", sizes[shared])
+        if isinstance(answer, Failure):
+            self.failures.append({"client": client, "phase": phase, "failure": str(answer)})
+            return
+        self.answered.add(client)
+        self._enter(client, phase, "up", pack(answer, layout).nbytes)
+        if isinstance(answer, Trained):
+            self.trained[client] = replace(answer, weights=NOTHING)
+
+    def _enter(self, client: str, phase: str, direction: str, size: int) -> None:
+        self.ledger.append(
+            {"round": self.round, "client": client, "phase": phase, "direction": direction, "bytes": size}
+        )

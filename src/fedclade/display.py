@@ -4,23 +4,21 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedclade.errors import FedcladeError
-
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedclade.compare import PlannedRun
+    from fedclade.compare.study import PlannedRun
+    from fedclade.result import Result
     from fedclade.rounds import Progress
-    from fedclade.runs.folder import RunFolder
 
 PLAIN_WIDTH = 160  # of what goes to a file or another program
 LARGEST_GRID = 12  # clusters or groups that a who-is-where table shows
@@ -168,141 +166,95 @@ class StudyDisplay:
 # --- outcome ----------------------------------------------------------------------------------------------------------
 
 
-def outcome(folder: "RunFolder") -> RenderableType:
+def outcome(result: "Result") -> RenderableType:
     """What a run found; of one that has not ended, how far it has come and how to go on."""
-    record = folder.settings
-    try:
-        parts = _ended(folder, record) if folder.is_finished else _under_way(folder, record)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FedcladeError(f"{folder.path}: the files of this run are damaged ({error!r}); run it again") from error
-    return Group(*parts)
+    from fedclade.result import readable
+
+    with readable(result.path):
+        return Group(*_outcome(result))
 
 
-def _ended(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
-    from fedclade.events import hidden_groups
-
-    result, members = folder.read_json("result.json"), folder.read_json("clusters.json")["members"]
-    history = folder.table("history")
-    groups = hidden_groups(record, result["rounds"])
+def _outcome(result: "Result") -> list[RenderableType]:
+    if result.round < 0:
+        return [_headline(result), Text(f"not one of {result.rounds} rounds has ended yet; {_what_next(result)}")]
+    under_way = f" of {result.rounds} have ended; {_what_next(result)}"
     facts = {
-        "clusters": _agreement(result["clusters"], groups),
-        "rounds": str(result["rounds"]),
-        "traffic": _traffic(result["bytes"]),
-        "failures": _failures(history),
-        "time": time_in_words(result["seconds"]),
-        "run": str(folder.path),
+        "clusters": _agreement(result),
+        "rounds": f"{result.round}{'' if result.state == 'ended' else under_way}",
+        "traffic": ", ".join(f"{size_in_words(count)} {way}" for way, count in result.bytes.items()),
+        "failures": _failures(result.failures),
+        "time": time_in_words(result.seconds),
+        "run": str(result.path),
     }
-    accuracy = _accuracy_table(result["accuracy"], result["accuracy_local"], history)
-    where, warning = _who_is_where(members, groups), _nobody_trained(history)
-    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *where, *warning]
-
-
-def _under_way(folder: "RunFolder", record: Mapping[str, Any]) -> list[RenderableType]:
-    from fedclade.events import hidden_groups
-
-    rounds, resume = record["settings"]["rounds"], f"go on with: fedclade resume {shlex.quote(str(folder.path))}"
-    if record["settings"].get("engine") == "flower":
-        resume = "go on with: flwr run, and this folder as `out`"
-    what_next = "it is running now" if folder.is_running else resume
-    saved = folder.last_checkpoint()
-    if saved is None:
-        return [_headline(record), Text(f"not one of {rounds} rounds has ended yet; {what_next}")]
-    number, state = saved
-    history = folder.table("history")
-    members = {str(cluster): clients for cluster, clients in state["members"].items()}
-    facts = {
-        "clusters": counted(len(members), "cluster"),
-        "rounds": f"{number} of {rounds} have ended; {what_next}",
-        "traffic": _traffic(state["bytes"]),
-        "failures": _failures(history),
-        "time": time_in_words(state["seconds"]),
-        "run": str(folder.path),
-    }
-    served, own = (_spread(_last_seen(history, column)) for column in ("accuracy", "accuracy_local"))
-    accuracy, groups = _accuracy_table(served, own, history), hidden_groups(record, number)
-    return [_headline(record), Text(), accuracy, Text(), _facts(facts), *_who_is_where(members, groups)]
-
-
-def _headline(record: Mapping[str, Any]) -> Text:
-    settings = record["settings"]
-    clients = counted(len(record["clients"]), "client")
-    words = f"{settings['method']['name']} on {settings['data']} ({record['split']}): "
-    return Text(f"{words}{clients}, model {settings['model']}, seed {settings['seed']}", style="bold")
-
-
-def _facts(facts: Mapping[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2))
     for name, words in facts.items():
-        table.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
-    return table
+        grid.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
+    accuracy, where, warning = _accuracy_table(result), _who_is_where(result), _nobody_trained(result)
+    remarks = [Text(f"data: {remark}", style="dim") for remark in result.record.get("remarks", ())]
+    return [_headline(result), Text(), accuracy, Text(), grid, *where, *remarks, *warning]
 
 
-def _accuracy_table(served: Mapping[str, Any], own: Mapping[str, Any], history: "pd.DataFrame") -> Table:
-    n_present = len(_present(history))
+def _headline(result: "Result") -> Text:
+    settings, record = result.settings, result.record
+    words = f"{result.method} on {settings['data']} ({record['split']}): {counted(len(record['clients']), 'client')}"
+    return Text(f"{words}, model {settings['model']}, seed {result.seed}", style="bold")
+
+
+def _what_next(result: "Result") -> str:
+    if result.state == "running":
+        return "it is running now"
+    if result.settings.get("engine") == "flower":
+        return "go on with: flwr run, and this folder as `out`"
+    return f"go on with: fedclade resume {shlex.quote(str(result.path))}"
+
+
+def _accuracy_table(result: "Result") -> Table:
+    from fedclade.result import MODELS, over_clients
+
     table = make_table("accuracy", "mean", "std", "worst", "worst client", right=("mean", "std", "worst"))
-    for name, spread, column in (("served models", served, "accuracy"), ("clients' own", own, "accuracy_local")):
-        seen = _last_seen(history, column)
+    for column, name in MODELS.items():
+        seen = result.last(column)
         worst = str(seen.idxmin()) if len(seen) else ""
-        if 0 < len(seen) < n_present:  # only those who have trained have a model of their own
-            worst += f" ({len(seen)} of {n_present} clients measured)"
-        table.add_row(name, share(spread["mean"]), share(spread["std"]), share(spread["worst"]), worst)
+        if 0 < len(seen) < len(result.clients):  # only those who have trained have a locally trained model
+            worst += f" ({len(seen)} of {len(result.clients)} clients measured)"
+        summary = over_clients(seen)
+        table.add_row(name, *(share(summary[what]) for what in ("mean", "std", "worst")), worst)
     return table
 
 
-def _last_seen(history: "pd.DataFrame", column: str) -> "pd.Series":
-    """The last accuracy that was measured of each client that is still there."""
-    seen = history[history["client"].isin(_present(history))].dropna(subset=[column])
-    return seen.groupby("client")[column].last()
-
-
-def _present(history: "pd.DataFrame") -> "pd.Series":
-    return history.loc[history["round"] == history["round"].max(), "client"]
-
-
-def _spread(values: "pd.Series") -> dict[str, float | None]:
-    if not len(values):
-        return {"mean": None, "std": None, "worst": None}
-    return {"mean": float(values.mean()), "std": float(values.std(ddof=0)), "worst": float(values.min())}
-
-
-def _agreement(clusters: Mapping[str, Any], groups: Mapping[str, int] | None) -> str:
-    found = f"{clusters['found']} found"
-    if groups is None or clusters["ari"] is None:
+def _agreement(result: "Result") -> str:
+    found, agreement = f"{len(result.clusters)} found", result.agreement
+    if not result.groups:
         return f"{found} (hidden groups are not known)"
-    hidden = counted(len(set(groups.values())), "hidden group")
-    return f"{found}, {hidden}: ARI {clusters['ari']:.3f}, NMI {clusters['nmi']:.3f}"
+    hidden = counted(len(set(result.groups.values())), "hidden group")
+    return f"{found}, {hidden}: ARI {agreement['ari']:.3f}, NMI {agreement['nmi']:.3f}"
 
 
-def _traffic(bytes: Mapping[str, int]) -> str:
-    return f"{size_in_words(bytes['up'])} up, {size_in_words(bytes['down'])} down"
-
-
-def _failures(history: "pd.DataFrame") -> str:
-    failed = history[history["failure"] != ""]
+def _failures(failed: "pd.DataFrame") -> str:
     if not len(failed):
         return "none"
     last = failed.iloc[-1]
     return f"{len(failed)}; the last: {last['client']} in round {last['round']}, {last['failure']}"
 
 
-def _nobody_trained(history: "pd.DataFrame") -> list[RenderableType]:
+def _nobody_trained(result: "Result") -> list[RenderableType]:
     """A warning where every training failed: the models are those that the run began with."""
-    failed = history[history["failure"] != ""]
-    if history["trained"].any() or not len(failed):
+    if result.history["trained"].any() or not len(result.failures):
         return []
-    why = failed["failure"].iloc[-1]
+    why = result.failures["failure"].iloc[-1]
     cure = "lower training.learning_rate" if "not finite" in why else "mend the clients or the training settings"
     return [Text(), Text(f"nobody trained in any round ({why}): {cure}, and run again", style="bold")]
 
 
-def _who_is_where(members: Mapping[str, Sequence[str]], groups: Mapping[str, int] | None) -> list[RenderableType]:
+def _who_is_where(result: "Result") -> list[RenderableType]:
     """How many clients of each hidden group are in each cluster, where that is known and small enough to read."""
+    groups, clusters = result.groups, result.clusters
     hidden = sorted(set(groups.values())) if groups else []
-    if groups is None or len(members) < 2 or max(len(hidden), len(members)) > LARGEST_GRID:
+    if groups is None or len(clusters) < 2 or max(len(hidden), len(clusters)) > LARGEST_GRID:
         return []
     columns = [f"group {group}" for group in hidden]
     table = make_table("clients of", *columns, right=columns)
-    for cluster, clients in members.items():
+    for cluster, clients in clusters.items():
         held = Counter(groups[client] for client in clients)
         table.add_row(f"cluster {cluster}", *(str(held[group] or ".") for group in hidden))
     return [Text(), table]

@@ -45,3 +45,11 @@ def imported(path: str, kind: str) -> Any:
         raise FedcladeError(f"{kind} {path!r}: the module {module!r} has no {name!r}") from None
     except Exception as error:
         raise FedcladeError(f"{kind} {path!r}: importing {module!r} raised {type(error).__name__}: {error}") from error
+
+
+def needs_flower(what: str) -> None:
+    """Raise one line on what to install unless Flower is there."""
+    import importlib.util
+
+    if importlib.util.find_spec("flwr") is None:
+        raise FedcladeError(f"{what} needs Flower: pip install 'fedclade[flower]'")

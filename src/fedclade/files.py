@@ -24,6 +24,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool
         part = Path(name)
         try:
             write(part)
+            part.chmod(0o666 & ~_umask())  # temporary files are private, ours are as the user wants them
             if flush:
                 with part.open("rb+") as file:
                     os.fsync(file.fileno())
@@ -35,6 +36,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool
     except OSError as error:
         reason = error.strerror or str(error)
         raise FedcladeError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _flush_folder(folder: Path) -> None:

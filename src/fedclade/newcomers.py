@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.api import OWN_MODEL, Result, recorded_method, settings_from_record
+from fedclade.api import load
 from fedclade.ask import Ask
+from fedclade.assembly import make_networks
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
-from fedclade.data import federation_of
-from fedclade.engines.local import LocalEngine
+from fedclade.data import Preprocessing, federation_of
+from fedclade.data.preprocessing import Number
+from fedclade.data.sources import sources
+from fedclade.engines.engine import TransportEngine
+from fedclade.engines.local import local_engine
 from fedclade.errors import FedcladeError
 from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.methods import Clusters, Method, RoundContext
-from fedclade.models.assigned import specs_of
-from fedclade.models.weights import Layout, assembled
-from fedclade.runs.folder import RunFolder
+from fedclade.models.weights import Layout
+from fedclade.result import Result
 from fedclade.runs.packing import save_tensors
+from fedclade.runs.record import IN_PYTHON, recorded_settings
+from fedclade.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,11 +72,12 @@ def place(
     model in Python, and where newcomers choose their own (FedStack). With `save`, the outcome and the models are kept
     in the run folder, under `placements/`.
     """
-    folder = RunFolder.open(path)
-    record, result = folder.settings, Result(folder)
-    settings = settings_from_record(record)
+    result = load(path)
+    record = result.record
+    settings = recorded_settings(record, path, method)
+    result = Result(result.folder, method=settings.method)
     spec = model or settings.model
-    if spec is None or (spec == OWN_MODEL and model is None):
+    if spec is None or (spec == IN_PYTHON and model is None):
         raise FedcladeError(
             f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)"
         )
@@ -80,10 +86,11 @@ def place(
         split,
         clients,
         settings.seed,
-        settings.test_view,
+        settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
         data_dir or settings.data_dir,
         record["classes"],
-        record.get("columns", ()),
+        settings.data_options.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
+        _preprocessing(record),
     )
     if list(newcomers.input_shape) != record["input_shape"]:
         raise FedcladeError(
@@ -94,20 +101,13 @@ def place(
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    method = method or recorded_method(settings, path)
-    networks = method.networks(specs_of(spec), newcomers.names, newcomers.input_shape, len(record["classes"]))
-    saved = folder.last_checkpoint()
-    if saved is None:
-        raise FedcladeError(f"{path} has no checkpoint: the models cannot be read")
-    members = {cluster: tuple(names) for cluster, names in saved[1]["members"].items()}
-    clusters = Clusters(members, saved[1]["models"], tuple(saved[1]["tree"]), saved[1]["notes"])
+    networks = make_networks(settings.method, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
+    clusters = result.state_of_clusters
     with tempfile.TemporaryDirectory() as memory:
-        engine = LocalEngine(
-            newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory), workers=1
-        )
+        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
         try:
             _check_fit(clusters, engine)
-            placed = _placed(method, clusters, engine, saved[0], personalise)
+            placed = _placed(settings, clusters, engine, result.round, personalise)
         finally:
             engine.close()
     if save:
@@ -116,11 +116,19 @@ def place(
     return placed
 
 
+def _preprocessing(record: Mapping[str, Any]) -> Preprocessing | None:
+    """What made the features of a run; of a run on nodes, at least the order of its columns."""
+    if record.get("preprocessing"):
+        return Preprocessing.model_validate(record["preprocessing"])
+    columns = record.get("columns")
+    return Preprocessing(numbers=tuple(Number(name=name) for name in columns)) if columns else None
+
+
 def _shortly(classes: Sequence[str]) -> str:
     return ", ".join(map(str, classes[:5])) + (f", ... {len(classes)} in all" if len(classes) > 5 else "")
 
 
-def _check_fit(clusters: Clusters, engine: LocalEngine) -> None:
+def _check_fit(clusters: Clusters, engine: TransportEngine) -> None:
     held = {len(weights) for weights in clusters.models.values()}
     if held != {engine.layout.size}:
         raise FedcladeError(
@@ -130,21 +138,17 @@ def _check_fit(clusters: Clusters, engine: LocalEngine) -> None:
 
 
 def _placed(
-    method: Method,
-    clusters: Clusters,
-    engine: LocalEngine,
-    round: int,
-    personalise: int,
+    settings: Settings, clusters: Clusters, engine: TransportEngine, round: int, personalise: int
 ) -> dict[str, Placed]:
-    ask = Ask(engine)
+    method, ask = settings.method, Ask(engine)
     ask.round = round + 1
-    training = engine.runtime.training
+    training = settings.training
     context = RoundContext(
         engine.clients,
         engine.initial,
         engine.layout,
         training,
-        engine.runtime.seed,
+        settings.seed,
         ask.round,
         input_shape=engine.input_shape,
         n_classes=engine.n_classes,
@@ -157,17 +161,17 @@ def _placed(
             (failure["failure"] for failure in ask.failures if failure["client"] == lost[0]), "it did not answer"
         )
         raise FedcladeError(f"client {lost[0]!r} cannot be placed: {why}")
-    settled = clusters
+    assigned = clusters
     for client, placement in placements.items():
-        settled = settled.joined(client, placement.cluster, engine.initial)
-    tasks = {client: method.serve(settled, client) for client in engine.clients}
+        assigned = assigned.joined(client, placement.cluster, engine.initial)
+    tasks = {client: method.served(assigned, client) for client in engine.clients}
     served = ask(tasks, phase="measure")
-    starts = {client: _served(engine, settled, client, task) for client, task in tasks.items()}
+    starts = {client: engine.runtime.served_weights(client, task) for client, task in tasks.items()}
     longer = training.model_copy(update={"local_epochs": personalise})
     # One with a network of its own has trained it to be placed, and the cluster's only reads what that puts out.
     learners = [client for client, task in tasks.items() if personalise and not task.through]
     trained = ask({client: Train(starts[client], training=longer, save=LOCAL) for client in learners})
-    own = ask(Evaluate(start=LOCAL), to=list(trained), phase="measure")
+    local = ask(Evaluate(start=LOCAL), to=list(trained), phase="measure")
     return {
         client: Placed(
             client,
@@ -176,20 +180,12 @@ def _placed(
             placement.measure,
             placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
             served[client].accuracy if client in served else None,
-            own[client].accuracy if client in own else None,
+            local[client].accuracy if client in local else None,
             trained[client].weights if client in trained else starts[client],
             functools.partial(engine.runtime.networks.make, client, tasks[client].through),
         )
         for client, placement in placements.items()
     }
-
-
-def _served(engine: LocalEngine, clusters: Clusters, client: str, task: Evaluate) -> np.ndarray:
-    """The weights of the model that serves a newcomer."""
-    model, kept = clusters.model_of(client), engine.runtime.memory.read(client, task.through) if task.through else None
-    if kept is None:
-        return model
-    return assembled(engine.runtime.networks.make(client, task.through), own=kept, cluster=model)
 
 
 def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:

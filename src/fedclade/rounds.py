@@ -1,22 +1,25 @@
-"""The loop: start, round, measure, record, checkpoint; and the result that it leaves."""
+"""The loop: start, round, evaluate, record, checkpoint; and the result that it leaves."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedclade.ask import Ask, Engine
-from fedclade.clients.tasks import LOCAL, Evaluate, Evaluated, Training
+from fedclade.clients.tasks import LOCAL, Answer, Evaluate, Evaluated, Failure, Task
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
-from fedclade.errors import FedcladeError
-from fedclade.events import Calendar, Event, groups_of
-from fedclade.methods import Clusters, Method, RoundContext
+from fedclade.errors import FedcladeError, listed
+from fedclade.events import Calendar, groups_of
+from fedclade.methods import Clusters, RoundContext, name_of
+from fedclade.models.weights import file_facts
+from fedclade.randomness import stream
 from fedclade.runs.folder import UNCOUNTED, RunFolder
+from fedclade.settings import Settings
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+BAD_ROUNDS = 3  # in a row in which most clients failed: then the run ends
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Progress:
     bytes_down: int
     failures: int
     worst: float | None = None  # of the clients, where it was measured
-    own: float | None = None  # the same two of clients' own last models
+    local: float | None = None  # the same two of clients' locally trained models
     local_worst: float | None = None
     seconds: float = 0.0  # since the run began
 
@@ -40,39 +43,44 @@ class Progress:
 class Loop:
     """One run of a method on an engine."""
 
-    method: Method
+    settings: Settings
     engine: Engine
     run: RunFolder
     clients: tuple[str, ...]
-    training: Training
-    seed: int
-    rounds: int
-    evaluate_every: int = 1
-    evaluate_local_every: int = 0
     groups: Mapping[str, int] | None = None
-    events: tuple[Event, ...] = ()
-    quorum: float = 0.0
+    about: Mapping[str, Any] | None = None  # what else the result tells
     on_round: Callable[[Progress], None] = lambda progress: None
+    forget_memory: bool = False  # go on although clients have lost what they remembered
 
-    def go(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Run to the last round, from the last checkpoint if there is one. Returns `result` with the outcome added."""
-        self.ask = Ask(self.engine, self.quorum)
-        self.calendar = Calendar.of(self.clients, self.events)
-        engine = self.engine
+    def go(self) -> dict[str, Any]:
+        """Run to the last round, from the last checkpoint if there is one. Returns the outcome."""
+        settings, engine = self.settings, self.engine
+        self.method, self.rounds = settings.method, settings.rounds
+        self.ask = Ask(
+            engine,
+            aggregation=settings.aggregation,
+            updates=settings.updates,
+            quorum=settings.quorum,
+            max_samples=settings.max_samples,
+        )
+        self.calendar = Calendar.of(self.clients, settings.events)
         context = RoundContext(
             self.clients,
             engine.initial,
             engine.layout,
-            self.training,
-            self.seed,
+            settings.training,
+            settings.seed,
+            participation=settings.participation,
             input_shape=engine.input_shape,
             n_classes=engine.n_classes,
             network_of=engine.network_of,
         )
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
-        self.has_trained: set[str] = set()  # only they have a last model of their own
+        self.has_trained: set[str] = set()  # only they have a locally trained model
+        self.has_answered: set[str] = set()
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
+        self.bad_rounds = 0
         self.arrivals: dict[int, list[str]] = {}
         first, clusters = 0, None
         if saved is not None:
@@ -80,23 +88,74 @@ class Loop:
         self.present = self.calendar.present(max(first - 1, 0))
         self.run.rewind(first - 1)
         self.engine.rewind(first - 1)
+        if saved is not None and clusters is not None:
+            self._check_memory(saved[1]["memory"], clusters, first - 1)
         for number in range(first, self.rounds + 1):
             began = time.perf_counter(), time.process_time()
-            self.ask.clear()
-            self.ask.round = number
-            self._admit(number)
+            self._let_join(number)
             self.present = self.calendar.present(number)
             self.engine.drift(self.calendar.rows_of(number))
-            now = replace(context, round=number, clients=self.present)
-            if clusters is None:
-                clusters = self._returned("start", self.method.start(now, self.ask))
-            else:
-                welcomed = self._welcomed(clusters, now)
-                clusters = self._returned("round", self.method.round(welcomed, now, self.ask))
-            clusters.check(self.present)
-            self._close_round(number, clusters, began)
+            measured, local = self._is_measured(number), self._is_local_measured(number)
+            now = replace(
+                context,
+                round=number,
+                clients=self.present,
+                is_evaluated=measured,
+                network_of=engine.network_of,
+            )
+            clusters = self._stepped(clusters, now).check(self.present)
+            self._close_round(number, clusters, measured, local, began)
+            self._end_if_hopeless(number)
         assert clusters is not None
-        return self._finish(clusters, result)
+        return self._finish(clusters)
+
+    def _check_memory(self, slots: Mapping[str, int], clusters: Clusters, round: int) -> None:
+        """Clients that have lost what they remembered would begin anew without a word."""
+        known = self.engine.remembered()
+        for slot, count in slots.items():
+            if len(known.get(slot, ())) >= count:
+                continue
+            lost = sorted(self.has_trained - known.get(slot, set()))
+            if not self.forget_memory:
+                raise FedcladeError(
+                    f"what {listed(lost, 5)} remembered is lost: put {self.run.path / 'clients'} back from a copy, "
+                    "or go on from the cluster models with --forget-memory"
+                )
+            for client in lost:
+                model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
+                if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
+                    self.engine.remember(client, slot, model, round)
+
+    # One step of the method
+
+    def _stepped(self, clusters: Clusters | None, context: RoundContext) -> Clusters:
+        """The method's next step. A client whose answer breaks it is left out of the round, where clients may lie."""
+        recorded = Recorded(self.engine) if self.engine.has_strangers else None
+        self.ask.engine = recorded or self.engine
+        try:
+            return self._step(clusters, context)
+        except FedcladeError:
+            raise
+        except Exception as error:
+            if recorded is None:
+                raise
+            for culprit in recorded.answered:
+                self.ask.engine = recorded.without(culprit, error)
+                try:
+                    return self._step(clusters, context)
+                except Exception:
+                    continue
+            raise
+        finally:
+            self.ask.engine = self.engine
+
+    def _step(self, clusters: Clusters | None, context: RoundContext) -> Clusters:
+        self.ask.clear()
+        self.ask.round = context.round
+        if clusters is None:
+            return self._returned("start", self.method.start(context, self.ask))
+        welcomed = self._welcomed(clusters, context)
+        return self._returned("round", self.method.round(welcomed, context, self.ask))
 
     def _returned(self, step: str, value: Any) -> Clusters:
         """What a step of the method returned, which may be a person's own."""
@@ -105,63 +164,101 @@ class Loop:
         name = type(self.method).__name__
         raise FedcladeError(f"method {name}: its `{step}` returned {type(value).__name__}: it must return Clusters")
 
-    def _admit(self, number: int) -> None:
+    def _let_join(self, number: int) -> None:
         """Clients that have come by themselves, as they do on a real grid, take part from this round on."""
-        came = self.engine.arrivals() if number > 0 and hasattr(self.engine, "arrivals") else ()
+        came = self.engine.arrivals() if number > 0 else ()
         if came:
             self.arrivals[number] = list(came)
             self.calendar = self.calendar.joined_by(came, number)
 
     def _welcomed(self, clusters: Clusters, context: RoundContext) -> Clusters:
-        """After the events of this round: who left is gone, who came or changed has a place."""
-        newcomers = self.calendar.newcomers(context.round)
-        gone = {client for client in clusters.cluster_of if client not in context.clients}
+        """After the events of this round: who left is gone, who came or changed is assigned."""
+        newcomers, here = self.calendar.newcomers(context.round), set(context.clients)
+        gone = {client for client in clusters.cluster_of if client not in here}
+        if not gone and not newcomers:
+            return clusters
         return self.method.admit(clusters.without({*gone, *newcomers}), newcomers, context, self.ask)
 
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
+        self.has_answered, self.bad_rounds = set(state["has_answered"]), state["bad_rounds"]
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
-        self.arrivals = {int(number): list(names) for number, names in state.get("arrivals", {}).items()}
+        self.arrivals = {int(number): list(names) for number, names in state["arrivals"].items()}
         for number, names in self.arrivals.items():
             self.calendar = self.calendar.joined_by(names, number)
-        members = {cluster: tuple(clients) for cluster, clients in state["members"].items()}
-        return Clusters(members, state["models"], tuple(state["tree"]), state["notes"])
+        return Clusters.from_plain(state["clusters"], self.method.State)
 
-    def _close_round(self, number: int, clusters: Clusters, began: tuple[float, float]) -> None:
-        last = number == self.rounds
+    # What a round leaves
+
+    def _is_measured(self, number: int) -> bool:
+        every = self.settings.evaluate_every
+        return number == self.rounds or (every > 0 and number % every == 0)
+
+    def _evaluating(self, number: int) -> Sequence[str]:
+        """Who tells how well it is served."""
+        share = self.settings.evaluate_participation
+        count = int(np.ceil(share * len(self.present) - 1e-9))
+        if count == len(self.present):
+            return self.present
+        order = stream(self.settings.seed, "evaluate", "", number).permutation(len(self.present))[:count]
+        return [self.present[place] for place in np.sort(order)]
+
+    def _is_local_measured(self, number: int) -> bool:
+        every = self.settings.evaluate_local_every
+        due = number == self.rounds or (every > 0 and number > 0 and number % every == 0)
+        return self.engine.keeps_models and due
+
+    def _close_round(
+        self, number: int, clusters: Clusters, measured: bool, local: bool, began: tuple[float, float]
+    ) -> None:
         self.has_trained |= set(self.ask.trained)
-        measured = last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
-        own = self.engine.keeps_models and (last or self._is_own_due(number))
+        self.has_answered |= self.ask.answered
+        asked, answered = len(self.ask.asked), len(self.ask.answered)
+        self.failed_most = asked > 0 and 2 * answered < asked
+        self.bad_rounds = self.bad_rounds + 1 if self.failed_most else 0
         if measured:
-            served = self.ask({c: self.method.serve(clusters, c) for c in self.present}, phase="measure")
-            self._see(served, "accuracy", "loss")
-        if own:
+            tasks = {client: self.method.served(clusters, client) for client in self._evaluating(number)}
+            self._see(self.ask(tasks, phase="measure"), "accuracy", "loss")
+        if local:
             trainers = [client for client in self.present if client in self.has_trained]
-            self._see(self.ask(Evaluate(start=LOCAL), to=trainers, phase="measure"), "accuracy_local", "loss_local")
+            answers = self.ask(Evaluate(start=LOCAL), to=trainers, phase="measure")
+            self._see(answers, "accuracy_local", "loss_local")
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
         self.seconds += time.perf_counter() - began[0]
         self.cpu_seconds += time.process_time() - began[1]
         state = {
-            "members": dict(clusters.members),
-            "models": dict(clusters.models),
-            "tree": list(clusters.tree),
-            "notes": dict(clusters.notes),
+            "clusters": clusters.to_plain(),
             "last_seen": self.last_seen,
             "has_trained": sorted(self.has_trained),
+            "has_answered": sorted(self.has_answered),
+            "bad_rounds": self.bad_rounds,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
+            "arrivals": self.arrivals,
+            "memory": {slot: len(clients) for slot, clients in self.engine.remembered().items()},
         }
-        if self.arrivals:
-            state["arrivals"] = self.arrivals
-        tables = {"history": self._history(number, clusters, measured, own), "ledger": self.ask.ledger}
+        tables = {"history": self._history(number, clusters, measured, local), "ledger": self.ask.ledger}
+        self.engine.flush()
         self.run.write_round(number, state, tables, self.ask.records)
-        self.on_round(self._progress(number, len(clusters), measured, own))
+        self.on_round(self._progress(number, len(clusters), measured, local))
 
-    def _progress(self, number: int, n_clusters: int, measured: bool, own: bool) -> Progress:
-        served, kept = spread(self._last("accuracy")), spread(self._last("accuracy_local"))
+    def _end_if_hopeless(self, number: int) -> None:
+        """A run in which most clients fail, round after round, does not go on as if it trained."""
+        is_last = number == self.rounds
+        nobody = is_last and number > 0 and bool(self.ask.failures) and not self.has_trained
+        if self.bad_rounds < BAD_ROUNDS and not nobody:
+            return
+        reasons = Counter(failure["failure"] for failure in self.ask.failures)
+        why = reasons.most_common(1)[0][0] if reasons else "they did not answer"
+        what = "no client has trained" if nobody else f"most clients failed in {self.bad_rounds} rounds in a row"
+        cure = "lower training.learning_rate" if "not finite" in why else "mend that"
+        raise FedcladeError(f"{what} ({why}): {cure}, and run again or go on with `fedclade resume {self.run.path}`")
+
+    def _progress(self, number: int, n_clusters: int, measured: bool, local: bool) -> Progress:
+        served, kept = summarised(self._last("accuracy")), summarised(self._last("accuracy_local"))
         return Progress(
             number,
             self.rounds,
@@ -171,13 +268,10 @@ class Loop:
             self.bytes["down"],
             len(self.ask.failures),
             worst=served["worst"] if measured else None,
-            own=kept["mean"] if own else None,
-            local_worst=kept["worst"] if own else None,
+            local=kept["mean"] if local else None,
+            local_worst=kept["worst"] if local else None,
             seconds=self.seconds,
         )
-
-    def _is_own_due(self, number: int) -> bool:
-        return self.evaluate_local_every > 0 and number > 0 and number % self.evaluate_local_every == 0
 
     def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
         for client, answer in answers.items():
@@ -187,7 +281,7 @@ class Loop:
         """The last value measured of every client that is there."""
         return [self.last_seen[c][what] for c in self.present if what in self.last_seen.get(c, {})]
 
-    def _history(self, number: int, clusters: Clusters, measured: bool, own: bool) -> list[dict[str, Any]]:
+    def _history(self, number: int, clusters: Clusters, measured: bool, local: bool) -> list[dict[str, Any]]:
         """A row for each client: where it is, how well it is served, and what went wrong."""
         failed: dict[str, str] = {}
         for failure in self.ask.failures:
@@ -205,8 +299,8 @@ class Loop:
                 "cluster": cluster_of[client],
                 "accuracy": seen.get("accuracy", np.nan) if measured else np.nan,
                 "loss": seen.get("loss", np.nan) if measured else np.nan,
-                "accuracy_local": seen.get("accuracy_local", np.nan) if own else np.nan,
-                "loss_local": seen.get("loss_local", np.nan) if own else np.nan,
+                "accuracy_local": seen.get("accuracy_local", np.nan) if local else np.nan,
+                "loss_local": seen.get("loss_local", np.nan) if local else np.nan,
                 "trained": trained is not None,
                 "train_loss": trained.loss if trained is not None else np.nan,
                 "n_samples": trained.n_samples if trained is not None else 0,
@@ -215,30 +309,42 @@ class Loop:
             rows.append(row)
         return rows
 
-    def _finish(self, clusters: Clusters, result: Mapping[str, Any]) -> dict[str, Any]:
+    def _finish(self, clusters: Clusters) -> dict[str, Any]:
+        settings = self.settings
         agreement: dict[str, float | None] = {"ari": None, "nmi": None}
         if self.groups is not None and set(self.present) <= set(self.groups):
             groups = groups_of(self.groups, self.calendar.rows_of(self.rounds))
-            members = clusters.cluster_of
-            found = np.array([members[client] for client in self.present])
+            found = np.array([clusters.cluster_of[client] for client in self.present])
             truth = np.array([groups[client] for client in self.present])
             ari, nmi = adjusted_rand(truth, found), normalized_mutual_information(truth, found)
             agreement = {"ari": float(ari), "nmi": float(nmi)}
         outcome = {
-            **result,
+            "method": name_of(self.method),
+            "data": settings.data,
+            "model": settings.model,
+            "seed": settings.seed,
+            "clients": len(self.clients),
+            **(self.about or {}),
+            **self.engine.facts,
+            "layout": self.engine.layout.to_json(),
             "rounds": self.rounds,
-            "accuracy": spread(self._last("accuracy")),
-            "accuracy_local": spread(self._last("accuracy_local")),
+            "accuracy": summarised(self._last("accuracy")),
+            "accuracy_local": summarised(self._last("accuracy_local")),
             "clusters": {"found": len(clusters), **agreement},
             "bytes": dict(self.bytes),
             "failures": self._failures(),
             "seconds": round(self.seconds, 3),
             "cpu_seconds": round(self.cpu_seconds, 3),  # of this process: with one worker, of everything
         }
+        silent = [client for client in self.present if client not in self.has_answered and self.rounds > 0]
         parts = {str(cluster): list(clients) for cluster, clients in clusters.members.items()}
-        layout = self.engine.layout
-        models = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
-        self.run.finish(outcome, {"members": parts, "tree": [dict(branch) for branch in clusters.tree]}, models)
+        waiting = sorted({*clusters.unassigned, *silent})
+        told = {"members": parts, "unassigned": waiting, "tree": [dict(branch) for branch in clusters.tree]}
+        models = {cluster: self.engine.state_dict(clusters.models[cluster]) for cluster in clusters.members}
+        record = self.run.settings
+        scaling = record.get("preprocessing")
+        facts = file_facts(str(settings.model), record["input_shape"], record["classes"], scaling)
+        self.run.finish(outcome, told, models, facts)
         return outcome
 
     def _failures(self) -> int:
@@ -247,7 +353,45 @@ class Loop:
         return int((history["failure"] != "").sum()) if len(history) else 0
 
 
-def spread(values: "Sequence[float]") -> dict[str, float | int | None]:
+class Recorded:
+    """An engine that remembers what came back in a step, so that the step can be done again without one client."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        past: Sequence[Mapping[str, Answer | Failure]] = (),
+        culprit: str = "",
+        error: Exception | None = None,
+    ) -> None:
+        # Only the first question is the same without the culprit: later ones follow from the answers.
+        self._engine, self._past, self._culprit, self._error = engine, list(past[:1]), culprit, error
+        self._calls: list[Mapping[str, Answer | Failure]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @property
+    def answered(self) -> list[str]:
+        """Who gave an answer, the latest first: it is the likeliest to have done the harm."""
+        order = [client for call in reversed(self._calls) for client, a in call.items() if not isinstance(a, Failure)]
+        return list(dict.fromkeys(order))
+
+    def without(self, culprit: str, error: Exception) -> "Recorded":
+        return Recorded(self._engine, self._calls, culprit, error)
+
+    def answer(self, tasks: Mapping[str, Task], round: int) -> Mapping[str, Answer | Failure]:
+        asked = {client: task for client, task in tasks.items() if client != self._culprit}
+        known = self._past.pop(0) if self._past else {}
+        missing = {client: task for client, task in asked.items() if client not in known}
+        came = {**known, **(self._engine.answer(missing, round) if missing else {})}
+        if self._culprit in tasks:
+            why = f"its answer broke the method ({type(self._error).__name__}: {self._error})"
+            came[self._culprit] = Failure("refused", why.splitlines()[0][:300])
+        self._calls.append(came)
+        return came
+
+
+def summarised(values: Sequence[float]) -> dict[str, float | int | None]:
     """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
     if not len(values):
         return {"mean": None, "std": None, "worst": None, "clients": 0}

@@ -2,18 +2,31 @@
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
+from fedclade.aggregation import AGGREGATIONS, Aggregation, Mean
+from fedclade.ask import MAX_SAMPLES
 from fedclade.clients.tasks import Training
-from fedclade.errors import FedcladeError, listed
+from fedclade.data.options import DataOptions
+from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
-from fedclade.methods import Method, method_class
+from fedclade.methods import Method, method_class, name_of
+from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_METHOD = "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
 
 
 def cores() -> int:
@@ -26,55 +39,112 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = "digits"
+    data: str = DEFAULT_DATA
+    data_options: DataOptions = DataOptions()  # how own data are read: `data = { name = "folder:...", label = "y" }`
     split: str | None = None  # None: natural where rows have owners, else iid
     clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
     test_view: Literal["label-support", "proportional", "holdout"] | None = None
     model: str | None = None  # None: one that fits the data
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": DEFAULT_METHOD})
+    method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
+    aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
+    updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     training: Training = Training()
+    task: Literal["classification"] = "classification"  # what networks are trained for
+    device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
-    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # clients' own last models: 0 is at the end only
+    evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
+    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
+    max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES  # rows that one client may claim to have trained on
     data_dir: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_with_options(cls, values: Any) -> Any:
+        return with_data_options(values) if isinstance(values, Mapping) else values
 
     @field_validator("method", mode="before")
     @classmethod
-    def _method_is_a_table(cls, value: Any) -> Any:
-        table = {"name": value} if isinstance(value, str) else value
-        return {"name": DEFAULT_METHOD, **table} if isinstance(table, Mapping) else table
+    def _method_by_name(cls, value: Any) -> Any:
+        return chosen("method", value, Method, method_class, DEFAULT_METHOD)
+
+    @field_validator("aggregation", mode="before")
+    @classmethod
+    def _aggregation_by_name(cls, value: Any) -> Any:
+        return chosen("aggregation", value, Aggregation, by_name("aggregation", AGGREGATIONS))
+
+    @field_validator("updates", mode="before")
+    @classmethod
+    def _updates_by_name(cls, value: Any) -> Any:
+        steps = value if isinstance(value, list | tuple) else [value]
+        return tuple(chosen("update step", step, UpdateStep, by_name("update step", UPDATE_STEPS)) for step in steps)
+
+    @field_serializer("method")
+    def _named_method(self, method: Method) -> dict[str, Any]:
+        return {"name": name_of(method), **method.model_dump(mode="json")}
+
+    @field_serializer("aggregation")
+    def _named_aggregation(self, rule: Aggregation) -> dict[str, Any]:
+        return named(rule, AGGREGATIONS)
+
+    @field_serializer("updates")
+    def _named_updates(self, steps: tuple[UpdateStep, ...]) -> list[dict[str, Any]]:
+        return [named(step, UPDATE_STEPS) for step in steps]
 
     @field_validator("data_dir", mode="before")
     @classmethod
     def _path_is_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
-    def make_method(self) -> Method:
-        given = dict(self.method)
-        name = given.pop("name", None)
-        if not isinstance(name, str):
-            raise FedcladeError('the method has no name: say which, as in `method = "fedavg"`')
-        try:
-            return method_class(name)(**given)
-        except ValidationError as error:
-            raise FedcladeError(in_one_line(error, f"method {name}", method_class(name).model_fields)) from None
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def chosen(kind: str, value: Any, base: type[M], known: Callable[[str], type[M]], default: str | None = None) -> M:
+    """One of several classes by its name, or a table of its name and settings; an object stays as it is."""
+    if isinstance(value, base):
+        return value
+    table = {"name": value} if isinstance(value, str) else value
+    given = {"name": default, **table} if isinstance(table, Mapping) else {}
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise FedcladeError(f"{kind} = {value!r} is wrong: say which by its name, or as a table with a name")
+    found = known(name)
+    try:
+        return found(**given)
+    except ValidationError as error:
+        raise FedcladeError(in_one_line(error, f"{kind} {name}", found.model_fields)) from None
+
+
+def by_name(kind: str, known: Mapping[str, type[M]]) -> Callable[[str], type[M]]:
+    def found(name: str) -> type[M]:
+        if name not in known:
+            raise unknown(kind, name, known)
+        return known[name]
+
+    return found
+
+
+def named(value: BaseModel, known: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """An object as a record has it: its name and all its settings."""
+    name = next(name for name, kind in known.items() if kind is type(value))
+    return {"name": name, **value.model_dump(mode="json")}
 
 
 def settings_from(values: Mapping[str, Any]) -> Settings:
     """Validated settings. Anything wrong is one line."""
     try:
-        settings = Settings(**values)
+        return Settings(**values)
     except ValidationError as error:
         raise FedcladeError(in_one_line(error, "settings", Settings.model_fields)) from None
-    settings.make_method()
-    return settings
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -94,7 +164,19 @@ def gathered(config: Path | None, options: Mapping[str, Any], assignments: Seque
     given = {name: value for name, value in options.items() if value is not None}
     if "method" in given:
         given["method"] = {**as_table(values.get("method")), "name": given["method"]}
-    return with_assignments({**values, **given}, assignments)
+    if "data" in given and isinstance(values.get("data"), Mapping):
+        given["data"] = {**values["data"], "name": given["data"]}
+    return with_data_options(with_assignments({**values, **given}, assignments))
+
+
+def with_data_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`data = { name = "folder:...", label = "y" }` as the data's name and its options."""
+    data = values.get("data")
+    if not isinstance(data, Mapping):
+        return dict(values)
+    options = {name: value for name, value in data.items() if name != "name"}
+    told = {**values.get("data_options", {}), **options}
+    return {**values, "data": data.get("name", DEFAULT_DATA), "data_options": told}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -104,7 +186,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise FedcladeError(f"there is no file {path}: give the path of a TOML file") from None
     except OSError as error:
         raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:  # broken TOML, or bytes that are no text
+    except (ValueError, RecursionError) as error:  # broken TOML, or bytes that are no text, or nested without end
         raise FedcladeError(f"cannot read {path}: it is no proper TOML ({error})") from None
 
 
@@ -163,7 +245,11 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
     if first["type"] == "extra_forbidden":
         import difflib
 
-        tables = {"training": Training.model_fields, "events": Event.model_fields}
+        tables = {
+            "training": Training.model_fields,
+            "events": Event.model_fields,
+            "data_options": DataOptions.model_fields,
+        }
         known = tables.get(name.partition(".")[0], known)
         near = difflib.get_close_matches(name.split(".")[-1], list(known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {listed(known)}"
@@ -171,4 +257,6 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
     if first["type"] == "missing":
         return f"{where}: {name} is missing"
     words = first["msg"].removeprefix("Value error, ")
+    if not name:
+        return f"{where}: {words}"
     return f"{where}: {name} = {first['input']!r} is wrong: {words[0].lower()}{words[1:]}"

@@ -17,14 +17,15 @@ from typing import Any, Protocol
 
 from fedclade.errors import FedcladeError, unknown
 from fedclade.files import write_atomically, write_json
+from fedclade.result import MODELS, Result
 from fedclade.rounds import Progress
-from fedclade.runs.folder import UNCOUNTED, RunFolder
+from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings, flat
 
 METRICS: dict[str, Callable[[Progress], float | None]] = {
     "accuracy/mean": lambda progress: progress.accuracy,
     "accuracy/worst": lambda progress: progress.worst,
-    "accuracy_local/mean": lambda progress: progress.own,
+    "accuracy_local/mean": lambda progress: progress.local,
     "accuracy_local/worst": lambda progress: progress.local_worst,
     "clusters": lambda progress: progress.clusters,
     "bytes/up": lambda progress: progress.bytes_up,
@@ -165,7 +166,6 @@ def tracking(
     """What a run calls after each round: it tells the trackers, then `on_round`."""
     note = folder.path / HEARD
     heard: dict[str, int] = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
-    saved = folder.last_checkpoint() if names else None
     with ExitStack() as stack:
         trackers: dict[str, Tracker] = {}
         for name in names:
@@ -185,7 +185,7 @@ def tracking(
             tell(progress.round, {name: read(progress) for name, read in METRICS.items()})
             on_round(progress)
 
-        for round, metrics in earlier_rounds(folder, saved[0]) if saved is not None else ():
+        for round, metrics in earlier_rounds(Result(folder)).items() if names else ():
             tell(round, metrics)
         yield told
 
@@ -194,18 +194,12 @@ def _closed(tracker: Tracker, kind: type[BaseException] | None, *about: object) 
     tracker.close(ended=kind is None)
 
 
-def earlier_rounds(folder: RunFolder, last: int) -> Iterator[tuple[int, dict[str, float | None]]]:
+def earlier_rounds(result: Result) -> dict[int, dict[str, float | None]]:
     """The metrics of rounds that have ended, from the run folder; how long they took is not known any more."""
-    history, ledger = folder.table("history"), folder.table("ledger")
-    sent = ledger[~ledger["phase"].isin(UNCOUNTED)] if len(ledger) else ledger
-    for number, rows in history[history["round"] <= last].groupby("round") if len(history) else ():
-        metrics: dict[str, float | None] = dict.fromkeys(METRICS)
-        for column in ("accuracy", "accuracy_local"):
-            seen = rows[column].dropna()
-            if len(seen):
-                metrics |= {f"{column}/mean": float(seen.mean()), f"{column}/worst": float(seen.min())}
-        metrics |= {"clusters": rows["cluster"].nunique(), "failures": int((rows["failure"] != "").sum())}
-        for way in ("up", "down"):
-            until = sent[(sent["round"] <= number) & (sent["direction"] == way)] if len(sent) else sent
-            metrics[f"bytes/{way}"] = int(until["bytes"].sum()) if len(until) else 0
-        yield int(str(number)), metrics
+    table = result.traffic.add_prefix("bytes/")
+    table["clusters"] = result.history.groupby("round")["cluster"].nunique()
+    table["failures"] = result.failures.groupby("round").size().reindex(table.index, fill_value=0)
+    for column in MODELS:
+        table = table.join(result.by_round(column)[["mean", "worst"]].add_prefix(f"{column}/"))
+    known = table.reindex(columns=list(METRICS)).astype(object)
+    return known.where(known.notna(), None).to_dict("index")  # type: ignore[return-value]

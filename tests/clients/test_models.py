@@ -15,7 +15,7 @@ from fedclade.clients.training import Job, batches_of, train
 from fedclade.errors import FedcladeError
 from fedclade.models import make, row_type
 from fedclade.models.weights import Layout, flatten, state_of
-from planting import planted
+from synthetic import planted
 
 FEATURES, CLASSES = 8, 4
 TRAINING = Training(local_epochs=2, batch_size=6, learning_rate=0.05, momentum=0.9, weight_decay=0.1)

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import json
 import pickle
 import struct
 import tarfile
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from expect import refused
 from fedclade.data import sources
-from fedclade.data.sources import catalogue, places, sensors
+from fedclade.data.partition import partition
+from fedclade.data.sources import catalogue, geotec, heart, locate, sensors
 from fedclade.data.sources.images import CIFAR100_NAMES, IDX_FILES
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.sensors import MOTIONSENSE_SIGNALS, PPG_SIGNALS, USC_HAD_FILES
-from fedclade.errors import FedcladeError
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +34,6 @@ def _nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for variable in ("FEDCLADE_DATA", "FEDCLADE_MIRROR"):
         monkeypatch.delenv(variable, raising=False)
-
-
-def refused(action: Callable[[], Any], *words: str) -> str:
-    """The one line with which an action is refused, which must hold all the words."""
-    with pytest.raises(FedcladeError) as caught:
-        action()
-    line = str(caught.value)
-    assert "\n" not in line
-    for word in words:
-        assert word in line
-    return line
 
 
 # --- files in the official formats ------------------------------------------------------------------------------------
@@ -181,7 +172,7 @@ def write_reviews(folder: Path) -> Path:
 def test_every_source_says_what_it_is() -> None:
     assert set(sources.sources()) == {
         *("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"),
-        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews", "made"),
+        *("motionsense", "usc-had", "ppg-dalia", "drug-reviews", "synthetic", "geotec", "heart", "femnist"),
     }
     for name, source in sources.sources().items():
         assert source.name == name
@@ -189,17 +180,19 @@ def test_every_source_says_what_it_is() -> None:
         assert "\n" not in source.description
         assert source.licence
         assert source.page.startswith("http") or source.package == "fedclade"
-        assert source.package or (source.files and source.addresses)
+        assert source.package or source.files
         assert all(address.endswith("/") for address in source.addresses)
         assert set(source.hashes) <= {*source.files, source.archive}
 
 
 def test_invented_people_are_the_same_every_time() -> None:
-    windows, again, rows = sources.load("made"), sources.load("made"), sources.load("made:rows")
+    windows, again, rows = sources.load("synthetic"), sources.load("synthetic"), sources.load("synthetic:rows")
     assert (windows.x == again.x).all()
     assert windows.x.shape[1:] == (6, 40)
     assert rows.x.shape[1:] == (6,)
     assert len(windows.owners) == len(rows.owners) == 12
+    assert windows.owners[9] == "person-10"
+    assert windows.groups == (0, 1) * 6
     assert set(windows.y) == set(range(4))
 
 
@@ -330,6 +323,131 @@ def test_ppg_dalia_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert data.n_train == 15 * (9 + 7 + 8)
 
 
+GEOTEC_LABELS = np.repeat(
+    ["SEATED", "STANDING_UP", "WALKING", "TURNING", "WALKING", "SITTING_DOWN"], [60, 50, 150, 75, 1, 80]
+)
+
+
+def write_geotec(folder: Path, prefix: str = "sp-sw-har-dataset-main/", **changed: str) -> Path:
+    """Person 1 with six executions, the last with the phone turned; person 2 with two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = ["execution_id,orientation,first_turn,second_turn"]
+    with zipfile.ZipFile(folder / "sp-sw-har-dataset-main.zip", "w") as archive:
+        for person, count in ((1, 6), (2, 2)):
+            for number in range(1, count + 1):
+                info.append(f"s0{person}_0{number},{'front' if (person, number) == (1, 6) else 'back'},l,r")
+                for device in ("sp", "sw"):
+                    values = np.random.default_rng(number).normal(3, 2, (len(GEOTEC_LABELS), 6)).round(3)
+                    lines = [",".join([*geotec.SIGNALS, "timestamp", "label"])]
+                    lines += [",".join(map(str, [*v, 1, a])) for v, a in zip(values, GEOTEC_LABELS, strict=True)]
+                    name = f"s0{person}_0{number}_{device}.csv"
+                    archive.writestr(f"{prefix}DATA/s0{person}/{name}", changed.get(name[:-4], "\n".join(lines)))
+        archive.writestr(f"{prefix}DATA/executions_info.csv", changed.get("info", "\n".join(info)))
+    return folder
+
+
+def test_geotec_clients_are_devices_and_executions_are_held_out(tmp_path: Path) -> None:
+    write_geotec(tmp_path / "geotec")
+    data = sources.load("geotec", tmp_path)
+    assert data.owners == ("s01-phone", "s01-watch", "s02-phone", "s02-watch")
+    assert data.groups == (0, 1, 0, 1)
+    assert data.x.shape[1:] == (6, 50)
+    windows = np.array([1, 1, 5, 2, 2])  # of 50 rows, every 25, in each stretch; that of one row has none
+    np.testing.assert_array_equal(np.bincount(data.y), windows * 16)
+    np.testing.assert_array_equal(np.bincount(data.owner[: data.n_train]), [55, 55, 11, 11])
+    np.testing.assert_array_equal(np.bincount(data.owner[data.n_train :]), [11] * 4)
+    np.testing.assert_allclose(data.x[: data.n_train].mean((0, 2)), 0, atol=1e-5)
+    turned = sources.load("geotec:orientation", tmp_path)  # its one execution with the phone turned is left out
+    assert turned.owners == ("s01-phone-back", "s01-watch", "s02-phone-back", "s02-watch")
+    assert partition(data, "natural", None).groups == dict(zip(data.owners, data.groups, strict=True))
+
+
+def test_bad_geotec_files_are_named(tmp_path: Path) -> None:
+    header = ",".join([*geotec.SIGNALS, "timestamp", "label"])
+    for name, text, word in (
+        ("s01_03_sp", f"{header}\n1,2,3,4,5,6,7,FLYING\n", "'FLYING'"),
+        ("s01_03_sp", f"{header}\n", "no rows"),
+        ("s01_03_sp", f"{header}\n1,2,3,4,5,x,7,SEATED\n", "cannot be read"),
+        ("s01_03_sw", f"{header}\n1,2,3,4,5,nan,7,SEATED\n", "NaN"),
+        ("info", "execution_id,orientation\ns01_01,back\n", "orientation of s01_02"),
+    ):
+        write_geotec(tmp_path / "geotec", **{name: text})
+        refused(lambda: sources.load("geotec", tmp_path), word, "zenodo")
+    refused(lambda: sources.get("geotec", tmp_path / "new"), "cannot be downloaded", "zenodo", str(tmp_path / "new"))
+    refused(lambda: sources.load("geotec", tmp_path / "new"), "put it there yourself")
+
+
+def write_heart(folder: Path, **changed: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, hospital in enumerate(heart.HOSPITALS):
+        lines = []
+        for row in range(20):
+            ca = "?" if row % 3 else "0.0"
+            chol = "?" if row == 7 else str(200 + row)
+            lines.append(f"{40 + row},1.0,{1 + row % 4},130,{chol},0,{row % 3},150,0,{place}.5,2,{ca},?,{row % 5}")
+        (folder / f"processed.{hospital}.data").write_text(changed.get(hospital, "\n".join(lines)) + "\n")
+    return folder
+
+
+def test_heart_disease_of_four_hospitals(tmp_path: Path) -> None:
+    write_heart(tmp_path / "heart")
+    data = sources.load("heart", tmp_path)
+    assert data.owners == ("cleveland", "hungarian", "switzerland", "va")
+    assert data.x.shape == (4 * 19, 15)  # one patient of each lacks a value that counts
+    assert np.bincount(data.y).tolist() == [4 * 4, 4 * 15]
+    assert data.classes == ("well", "ill")
+    assert np.bincount(data.owner[data.n_train :]).tolist() == [3] * 4  # 15 // 5 of the ill, 4 // 5 of the well
+    varied = [0, 3, 7, *range(8, 15)]  # age, cholesterol, oldpeak and the categories
+    np.testing.assert_allclose(data.x[: data.n_train].mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(data.x[: data.n_train].std(axis=0)[varied], 1, atol=1e-4)
+    assert (np.delete(data.x, varied, axis=1) == 0).all()
+    for hospital, text, word in (
+        ("va", "1,2,3", "3 columns, not 14"),
+        ("va", "40,1,9,130,200,0,1,150,0,1,2,0,3,1", "cp holds something other"),
+        ("hungarian", "40,1,1,high,200,0,1,150,0,1,2,0,3,1", "cannot be read"),
+    ):
+        write_heart(tmp_path / "heart", **{hospital: text})
+        refused(lambda: sources.load("heart", tmp_path), f"processed.{hospital}.data", word)
+
+
+def write_femnist(folder: Path, **changed: Any) -> Path:
+    random = np.random.default_rng(0)
+    for part, rows in (("train", 5), ("test", 2)):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        for number in range(2):
+            people = {
+                f"f{number}_{k}": {"x": random.random((rows, 784)).round(3).tolist(), "y": [0, 10, 61, 5, 36][:rows]}
+                for k in range(2)
+            }
+            content = changed.get(part, {"users": list(people), "num_samples": [rows] * 2, "user_data": people})
+            (folder / part / f"all_data_{number}_niid_0_keep_0_{part}_9.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_femnist_as_leaf_writes_it(tmp_path: Path) -> None:
+    write_femnist(tmp_path / "femnist" / "data")
+    data = sources.load("femnist", tmp_path)
+    assert data.x.shape == (28, 1, 28, 28)
+    assert data.x.dtype == np.uint8
+    assert data.n_train == 20
+    assert data.owners == ("f0_0", "f0_1", "f1_0", "f1_1")
+    assert [data.classes[label] for label in data.y[:5]] == ["0", "A", "z", "5", "a"]
+    first = np.random.default_rng(0).random((5, 784)).round(3)
+    np.testing.assert_array_equal(data.x[:5].reshape(5, 784), np.rint(first * 255))
+    assert [len(client.test) for client in partition(data, "natural", None).clients] == [2] * 4
+    one: dict[str, Any] = {"x": [[0.5] * 784], "y": [3]}
+    for bad, word in (
+        ([], "no JSON file of LEAF"),
+        ({"user_data": {"a": {"x": [[1]], "y": [3]}}}, "have shape (1, 1)"),
+        ({"user_data": {"a": {**one, "y": [62]}}}, "labels run from 62"),
+        ({"user_data": {"a": {**one, "x": [[2.0] * 784]}}}, "not 0 to 1"),
+        ({"user_data": {"a": {**one, "x": [[1.0], [1.0, 2.0]]}}}, "no JSON file of LEAF"),
+    ):
+        write_femnist(tmp_path / "femnist" / "data", test=bad)
+        refused(lambda: sources.load("femnist", tmp_path), "test_9.json", word, "github.com/TalwalkarLab")
+    refused(lambda: sources.load("femnist", tmp_path / "new"), "missing train/*.json, test/*.json")
+
+
 @pytest.mark.parametrize("form", ["", ":hash-64", ":tfidf-64"])
 def test_drug_reviews(tmp_path: Path, form: str) -> None:
     write_reviews(tmp_path / "drug-reviews")
@@ -350,7 +468,7 @@ def test_drug_reviews(tmp_path: Path, form: str) -> None:
 def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, environment, cache = tmp_path / "named", tmp_path / "environment", tmp_path / "cache" / "fedclade"
     monkeypatch.setenv("FEDCLADE_DATA", str(environment))
-    assert places.places(named) == [named, environment, cache]
+    assert locate.data_folders(named) == [named, environment, cache]
     write_mnist(cache / "mnist")
     assert sources.find("mnist", named) == cache / "mnist"
     write_mnist(environment)
@@ -789,3 +907,14 @@ def test_the_hash_of_a_zips_contents_survives_repacking(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "1.zip", "a") as archive:
         archive.writestr("a/3.csv", "three")
     assert fingerprint(tmp_path / "1.zip", "contents") != prints[0]
+
+
+def test_checking_many_files_is_told_in_a_few_lines(usc_had: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fedclade.cli import app
+
+    result = CliRunner().invoke(app, ["data", "check", "usc-had", "--data-dir", str(usc_had.parent)])
+    assert result.exit_code == 0
+    assert "840" in result.stdout
+    assert len(result.stdout.splitlines()) < 30

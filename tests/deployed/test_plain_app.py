@@ -18,7 +18,7 @@ def test_clustered_serves_somebody_elses_apps(tmp_path: Path) -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from fedclade.engines.transport import quiet
+    from fedclade.engines.exchange import quiet
     from fedclade.flower import Clustered
     from fedclade.methods import FedClust
 

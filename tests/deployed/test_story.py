@@ -15,19 +15,23 @@ import numpy as np
 import pytest
 
 from fedclade import api
+from fedclade.clients.memory import Memory
+from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Failure, Task, Train
-from fedclade.data import federation_of
-from fedclade.engines.local import LocalEngine
+from fedclade.data import DataOptions, federation_of
+from fedclade.engines.engine import TransportEngine
+from fedclade.engines.local import LocalTransport
 from fedclade.models.assigned import Networks
 from fedclade.newcomers import place
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from fedclade.runs.record import recorded_settings
+from synthetic import planted
 
 pytestmark = pytest.mark.deployed
 
 PATIENCE = 400.0  # seconds that one step of the story may take on a slow day
-SETTINGS = "method.n_clusters=2 method.fraction=1.0 evaluate_every=0 training.local_epochs=1"
+SETTINGS = "method.n_clusters=2 evaluate_every=0 training.local_epochs=1"
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +120,13 @@ def test_a_run_survives_what_can_happen(story: Story, rows: Path, capsys: pytest
     story.until("it was known to be gone before a round", lambda: "not online" in story.failures("c2", killed))
     trial.start_node(2)
     back = story.round
-    story.until("c2 came back with its key", lambda: trial.mend(2) or story.trained_since("c2", back))
+    story.until("c2 came back with its key", lambda: (trial.mend(2), story.trained_since("c2", back))[1])
 
     trial.kill("superlink")
     restarted = story.round
     time.sleep(1)
     trial.start_superlink()
-    story.until("the run outlived its SuperLink", lambda: trial.mend(2) or story.round > restarted)
+    story.until("the run outlived its SuperLink", lambda: (trial.mend(2), story.round > restarted)[1])
 
     trial.kill("superexec")  # and the server app with it
     story.flwr.kill()
@@ -140,9 +144,12 @@ def test_the_outcome_is_that_of_one_process_without_the_missing(story: Story, ro
     record = story.run.settings
     saved = story.run.last_checkpoint()
     assert saved is not None
-    expected = replayed(story.run, federation_of(f"folder:{rows / 'all'}"), tmp_path)
-    assert expected["members"] == saved[1]["members"]
-    for cluster, model in saved[1]["models"].items():
+    expected = replayed(
+        story.run, federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none")), tmp_path
+    )
+    found = saved[1]["clusters"]
+    assert expected["members"] == found["members"]
+    for cluster, model in found["models"].items():
         np.testing.assert_array_equal(model, expected["models"][cluster])
     assert record["clients"] == ["c0", "c1", "c2"]
     assert {frozenset(part) for part in api.load(story.out).clusters.values()} == {
@@ -169,13 +176,13 @@ def test_a_newcomer_finds_its_place_afterwards(story: Story, rows: Path) -> None
 
 def replayed(run: RunFolder, federation: Any, folder: Path) -> Mapping[str, Any]:
     """The same run in one process: whoever failed in a round of the original fails again."""
-    settings, saved = api.settings_from_record(run.settings), run.last_checkpoint()
+    settings, saved = recorded_settings(run.settings, run.path), run.last_checkpoint()
     assert saved is not None
     history = run.table("history")
     failed = {(row.round, row.client): row.failure for row in history.itertuples() if row.failure}
-    arrivals = {int(number): tuple(names) for number, names in saved[1].get("arrivals", {}).items()}
+    arrivals = {int(number): tuple(names) for number, names in saved[1]["arrivals"].items()}
 
-    class Missing(LocalEngine):
+    class Missing(TransportEngine):
         rounds_begun = 0
 
         def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Any]:
@@ -191,14 +198,14 @@ def replayed(run: RunFolder, federation: Any, folder: Path) -> Mapping[str, Any]
             return arrivals.get(self.rounds_begun, ())
 
     networks = Networks.shared(settings.model, federation.input_shape, federation.n_classes)
-    engine = Missing(federation, networks, seed=settings.seed, training=settings.training, memory=folder / "memory")
+    runtime = ClientRuntime(federation, networks, Memory(folder / "memory"), settings.seed, settings.training)
+    engine = Missing(runtime, LocalTransport(runtime))
     try:
         clients = tuple(run.settings["clients"])
-        again = RunFolder.create(folder / "again", {})
-        last = saved[0]
-        Loop(settings.make_method(), engine, again, clients, settings.training, settings.seed, last).go({})
+        again = RunFolder.create(folder / "again", run.settings)
+        Loop(settings.model_copy(update={"rounds": saved[0]}), engine, again, clients).go()
     finally:
         engine.close()
     state = again.last_checkpoint()
     assert state is not None
-    return state[1]
+    return state[1]["clusters"]

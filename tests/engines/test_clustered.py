@@ -103,7 +103,7 @@ def renamed(trained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         (lambda t: {**t, "fc.bias": np.full(2, np.nan, np.float32)}, "not finite"),
         (lambda t: {**t, "fc.bias": np.full(2, 1e30, np.float32)}, "absurd"),
         (lambda t: {**t, "fc.bias": np.zeros(3, np.float32)}, "bad shape"),
-        (lambda t: {**t, "fc.bias": np.zeros(2, np.float64)}, "bad shape"),
+        (lambda t: {**t, "fc.bias": np.zeros(2, np.int64)}, "bad shape"),
         (lambda t: {key: value for key, value in t.items() if key != "fc.bias"}, "bad shape"),
         (renamed, "bad shape"),
     ],
@@ -111,21 +111,131 @@ def renamed(trained: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 )
 def test_a_bad_reply_is_left_out_and_named(spoil: Any, why: str) -> None:
     grid = grid_of(GOALS)
-    without = Clustered(FedAvg(fraction=1.0)).start(grid_of(GOALS[:-1]), arrays(), num_rounds=2)
+    without = Clustered(FedAvg()).start(grid_of(GOALS[:-1]), arrays(), num_rounds=2)
     grid.add(105, plain_client(-1.0, spoil))
-    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=2)
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=2)
     history = found.history
     named = history.loc[(history["client"] == "node-105") & (history["round"] > 0), "failure"]
     assert named.str.contains(why).all()
     assert (history.loc[history["client"] != "node-105", "failure"] == "").all()
     for key in SHAPES:
-        np.testing.assert_array_equal(found.arrays[0][key].numpy(), without.arrays[0][key].numpy())
+        np.testing.assert_array_equal(found.arrays[key].numpy(), without.arrays[key].numpy())
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_floats_of_another_size_are_taken(kind: Any) -> None:
+    grid = grid_of(GOALS[:-1])
+    grid.add(105, plain_client(-0.95, lambda t: {key: value.astype(kind) for key, value in t.items()}))
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=2)
+    assert (found.history["failure"] == "").all()
+    exact = Clustered(FedAvg()).start(grid_of(GOALS), arrays(), num_rounds=2)
+    for key in SHAPES:
+        assert found.arrays[key].numpy().dtype == np.float32
+        np.testing.assert_allclose(found.arrays[key].numpy(), exact.arrays[key].numpy(), atol=1e-3)
+
+
+def flowers_own(grid: FakeGrid, **more: Any) -> Any:
+    """The same by Flower's FedAvg, on a grid that waits for replies."""
+    from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
+
+    def send_and_receive(messages: Any, timeout: float) -> list[Any]:
+        return grid.pull_messages(grid.push_messages(messages))
+
+    grid.send_and_receive = send_and_receive  # type: ignore[attr-defined]
+    fractions = {name: more.pop(name) for name in ("fraction_evaluate", "weighted_by_key") if name in more}
+    return FlowersFedAvg(**fractions).start(grid, arrays(), num_rounds=3, **more)  # type: ignore[arg-type]
+
+
+def weighed(goal: float, weight: float) -> Any:
+    """A client whose replies weigh so much by a key of its own."""
+    inner = plain_client(goal)
+
+    def answer(message: Message) -> Message:
+        reply = inner(message)
+        reply.content["metrics"]["importance"] = weight
+        return reply
+
+    return answer
+
+
+def central(round: int, record: ArrayRecord) -> MetricRecord:
+    return MetricRecord({"bias": float(record["fc.bias"].numpy().mean())})
+
+
+def test_one_cluster_gives_what_flowers_own_strategy_gives() -> None:
+    def grid() -> FakeGrid:
+        made = FakeGrid()
+        for number, (goal, weight) in enumerate([(1.0, 0.5), (-1.0, 2.25), (0.3, 1.0)]):
+            made.add(100 + number, weighed(goal, weight))
+        return made
+
+    theirs = flowers_own(grid(), evaluate_fn=central, weighted_by_key="importance")
+    ours = Clustered(FedAvg(), weighted_by_key="importance").start(grid(), arrays(), 3, evaluate_fn=central)
+    for key in SHAPES:
+        np.testing.assert_allclose(ours.arrays[key].numpy(), theirs.arrays[key].numpy(), atol=1e-6)
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+        one, two = getattr(ours, name), getattr(theirs, name)
+        assert list(one) == list(two)
+        for round, metrics in two.items():
+            assert dict(one[round]) == pytest.approx(dict(metrics), abs=1e-5)
+            assert dict(getattr(ours.cluster_results[0], name)[round]) == pytest.approx(dict(metrics), abs=1e-5)
+    assert "Aggregated ClientApp-side Train Metrics" in repr(ours)
+
+
+def test_metrics_come_over_all_clients_and_by_cluster() -> None:
+    def greatest(records: list[RecordDict], weight: str) -> MetricRecord:
+        return MetricRecord({"most": max(record["metrics"]["train_loss"] for record in records)})
+
+    strategy = Clustered(FedClust(n_clusters=2), train_metrics_aggr_fn=greatest)
+    found = strategy.start(grid_of(GOALS), arrays(), num_rounds=3, evaluate_fn=central)
+    last = {cluster: result.evaluate_metrics_serverapp[3]["bias"] for cluster, result in found.cluster_results.items()}
+    assert sorted(round(value) for value in last.values()) == [-1, 1]
+    assert found.evaluate_metrics_serverapp[3]["bias"] == pytest.approx(np.mean(list(last.values())))
+    mosts = [result.train_metrics_clientapp[2]["most"] for result in found.cluster_results.values()]
+    assert found.train_metrics_clientapp[2]["most"] == max(mosts)
+    assert set(found.train_metrics_clientapp) == set(found.evaluate_metrics_clientapp) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("share", "asked"), [(0.5, 3), (0.0, 0), (0.01, 1)])
+def test_a_share_of_the_nodes_evaluates(share: float, asked: int) -> None:
+    grid = grid_of(GOALS)
+    found = Clustered(FedAvg(), fraction_evaluate=share).start(grid, arrays(), num_rounds=2)
+    evaluations = [m for m in grid.sent if m.metadata.message_type == "evaluate"]
+    assert len([m for m in evaluations if "final" not in m.content["config"]]) == 3 * asked  # rounds 0, 1 and 2
+    assert (found.history["failure"] == "").all()
+    assert bool(found.evaluate_metrics_clientapp) == (asked > 0)
+
+
+def test_flowers_wrappers_are_refused_in_one_line() -> None:
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    wrapped = DifferentialPrivacyServerSideFixedClipping(
+        Clustered(FedAvg()),  # type: ignore[arg-type]
+        noise_multiplier=0.1,
+        clipping_norm=1.0,
+        num_sampled_clients=6,
+    )
+    with pytest.raises(FedcladeError, match="call its own `start`"):
+        wrapped.start(grid_of(GOALS), arrays(), num_rounds=1)  # type: ignore[arg-type]
+    with pytest.raises(FedcladeError, match=r"SecAgg\+ cannot hide them"):
+        Clustered(FedAvg()).configure_fit(1, None, None)
+    assert not hasattr(Clustered(FedAvg()), "nonsense")
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedClust(n_clusters=2)])
+def test_replies_that_are_encrypted_do_not_pass_for_training(method: Any) -> None:
+    grid = FakeGrid()
+    for number in range(4):
+        hidden = plain_client(1.0, lambda t: {key: value.view(np.uint8) for key, value in t.items()})
+        grid.add(100 + number, hidden)
+    with pytest.raises(FedcladeError, match=r"bad shape.*uint8"):
+        Clustered(method).start(grid, arrays(), num_rounds=1)
 
 
 def test_a_node_that_raises_or_goes_does_not_stop_the_others() -> None:
     grid = grid_of(GOALS)
     grid.add(104, lambda message: Message(Error(2, "boom"), reply_to=message))
-    found = Clustered(FedAvg(fraction=1.0)).start(grid, arrays(), num_rounds=1)
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=1)
     assert "boom" in "".join(found.history.query("client == 'node-104'")["failure"])
 
 
@@ -133,10 +243,10 @@ def test_too_few_answers_leave_the_model_as_it_was() -> None:
     grid = grid_of([1.0, 1.0])
     grid.add(102, lambda message: Message(Error(2, "boom"), reply_to=message))
     initial = arrays()
-    kept = Clustered(FedAvg(fraction=1.0), quorum=0.9).start(grid, initial, num_rounds=1)
-    np.testing.assert_array_equal(kept.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
-    moved = Clustered(FedAvg(fraction=1.0), quorum=0.5).start(grid, initial, num_rounds=1)
-    assert not np.array_equal(moved.arrays[0]["fc.bias"].numpy(), initial["fc.bias"].numpy())
+    with pytest.raises(FedcladeError, match=r"no client has trained.*only 2 of the 3"):
+        Clustered(FedAvg(), quorum=0.9).start(grid, initial, num_rounds=1)
+    moved = Clustered(FedAvg(), quorum=0.5).start(grid, initial, num_rounds=1)
+    assert not np.array_equal(moved.arrays["fc.bias"].numpy(), initial["fc.bias"].numpy())
 
 
 def test_a_run_goes_on_in_its_folder_and_newcomers_are_placed(tmp_path: Path) -> None:
@@ -145,8 +255,9 @@ def test_a_run_goes_on_in_its_folder_and_newcomers_are_placed(tmp_path: Path) ->
     whole = strategy.start(grid_of(GOALS), arrays(), num_rounds=4)
     strategy.start(grid, arrays(), num_rounds=2, out=tmp_path / "run")
     resumed = strategy.start(grid, arrays(), num_rounds=4, out=tmp_path / "run")
-    for cluster, record in whole.arrays.items():
-        np.testing.assert_array_equal(record["fc.weight"].numpy(), resumed.arrays[cluster]["fc.weight"].numpy())
+    for cluster, one in whole.cluster_results.items():
+        two = resumed.cluster_results[cluster]
+        np.testing.assert_array_equal(one.arrays["fc.weight"].numpy(), two.arrays["fc.weight"].numpy())
     grid.add(200, plain_client(-1.0))
     joined = strategy.start(grid, arrays(), num_rounds=6, out=tmp_path / "run")
     assert joined.cluster_of("node-200") == joined.cluster_of("node-101")

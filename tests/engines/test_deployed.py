@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -18,17 +19,20 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from engines.grids import FakeGrid
 from fedclade import api
+from fedclade.codec import Packet
+from fedclade.data import DataOptions, federation_of
 from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
 from fedclade.deploy.node import client_app, own_rows, report_of
 from fedclade.deploy.server import serve, settings_of
-from fedclade.engines.deployed import NodeRegistry
+from fedclade.engines.exchange import Exchange
 from fedclade.engines.records import from_records, to_records
-from fedclade.engines.transport import GridTransport
+from fedclade.engines.registry import NodeRegistry
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
+from fedclade.methods.fedclust import FedClust
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from synthetic import planted
 
 CONFIG = {"clients": 4, "wait": 0.5, "rounds": 2, "training.local-epochs": 1, "keys": True}
 
@@ -51,10 +55,10 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_node(number: int, name: str, folder: Path, memory: Path) -> Callable[[Any], Any]:
+def a_node(number: int, name: str, folder: Path, memory: Path, **more: Any) -> Callable[[Any], Any]:
     """Our client app, as a node runs it."""
     app = client_app()
-    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory)}
+    config: Any = {"name": name, "data": f"folder:{folder}", "memory": str(memory), **more}
 
     def answer(message: Any) -> Any:
         try:
@@ -76,13 +80,14 @@ def grid_of(rows: Path, names: tuple[str, ...] = ("c0", "c1", "c2", "c3")) -> Fa
 def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: Path, tmp_path: Path) -> None:
     folder = serve(grid_of(rows), {**CONFIG, "method.name": name, "out": str(tmp_path / "run")})
     settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1}
-    local = api.run(f"folder:{rows / 'all'}", method=name, out=tmp_path / "local", **settings)
+    unscaled = federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none"))  # as nodes have it
+    local = api.run(unscaled, method=name, out=tmp_path / "local", **settings)
     ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
     assert ours is not None
     assert theirs is not None
-    assert ours[1]["members"] == theirs[1]["members"]
-    for cluster, model in theirs[1]["models"].items():
-        np.testing.assert_array_equal(ours[1]["models"][cluster], model)
+    assert ours[1]["clusters"]["members"] == theirs[1]["clusters"]["members"]
+    for cluster, model in theirs[1]["clusters"]["models"].items():
+        np.testing.assert_array_equal(ours[1]["clusters"]["models"][cluster], model)
     assert (api.load(tmp_path / "run").history["failure"] == "").all()
     ledger, expected = folder.table("ledger"), local.folder.table("ledger")
     assert ledger["bytes"].sum() == expected["bytes"].sum()
@@ -96,8 +101,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
     one, two = whole.last_checkpoint(), parts.last_checkpoint()
     assert one is not None
     assert two is not None
-    for cluster, model in one[1]["models"].items():
-        np.testing.assert_array_equal(two[1]["models"][cluster], model)
+    for cluster, model in one[1]["clusters"]["models"].items():
+        np.testing.assert_array_equal(two[1]["clusters"]["models"][cluster], model)
     assert one[1]["last_seen"] == two[1]["last_seen"]
     with pytest.raises(FedcladeError, match="another seed"):
         serve(grid_of(rows), {**config, "seed": 4, "out": str(tmp_path / "parts")})
@@ -105,8 +110,31 @@ def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> N
         serve(grid_of(rows), {**config, "rounds": 1, "out": str(tmp_path / "parts")})
 
 
+@pytest.mark.parametrize("name", ["ditto", "fedper"])
+def test_a_node_that_lost_its_memory_says_so(name: str, rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": name, "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    history = serve(grid_of(rows), {**config, "rounds": 3}).table("history")
+    failures = history[history["failure"] != ""]
+    assert set(failures["client"]) == {"c1"}
+    assert failures["failure"].str.contains("remembered of the run is lost").all()
+    grid = grid_of(rows)
+    grid.add(11, a_node(11, "c1", rows / "all", rows / "memory", forget=True), "key c1", "c1")
+    history = serve(grid, {**config, "rounds": 4}).table("history").query("round == 4")
+    assert (history["failure"] == "").all()
+    assert history["trained"].all()
+
+
+def test_methods_that_need_no_memory_go_on_without_it(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "method.name": "fedavg", "out": str(tmp_path / "run")}
+    folder = serve(grid_of(rows), config)
+    shutil.rmtree(rows / "memory" / folder.settings["fingerprint"] / "c1")
+    assert (serve(grid_of(rows), {**config, "rounds": 3}).table("history")["failure"] == "").all()
+
+
 def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
-    config = {**CONFIG, "method.name": "fedavg", "method.fraction": 1.0}
+    config = {**CONFIG, "method.name": "fedavg"}
     honest = grid_of(rows, ("c0", "c1", "c2"))
     without = serve(honest, {**config, "clients": 3, "out": str(tmp_path / "without")})
     liar = a_node(13, "c3", rows / "all", rows / "memory")
@@ -133,26 +161,48 @@ def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
     one, two = without.last_checkpoint(), folder.last_checkpoint()
     assert one is not None
     assert two is not None
-    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+    np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
 
 
 def test_a_name_belongs_to_its_key(rows: Path) -> None:
     grid = grid_of(rows, ("c0", "c1"))
     grid.add(50, a_node(50, "c0", rows / "all", rows / "memory"), "another key", "mallory")
     grid.add(51, a_node(51, "c1", rows / "all", rows / "memory"), "a third key")
-    registry = NodeRegistry(GridTransport(grid), keys=True)
+    registry = NodeRegistry(Exchange(grid), keys=True)
     registry.look()
     assert {name: report.node for name, report in registry.known.items()} == {"c0": 10, "c1": 11}
     assert registry.refused == {50: "c0", 51: "c1"}
     del grid.nodes[11]  # also when the owner is away
-    again = NodeRegistry(GridTransport(grid), keys=True, bound=dict(registry.bound))
+    again = NodeRegistry(Exchange(grid), keys=True, bound=dict(registry.bound))
     again.look()
     assert set(again.known) == {"c0"}
 
 
+def test_a_new_key_is_let_in_once_it_is_rotated(rows: Path, tmp_path: Path) -> None:
+    from fedclade.deploy.keys import binding_of, make_node_key
+    from fedclade.deploy.rotation import rotate
+
+    grid, config = grid_of(rows, ("c0", "c1")), {**CONFIG, "clients": 2, "out": str(tmp_path / "run"), "wait": 0.1}
+    serve(grid, config)
+    public = make_node_key(tmp_path / "new")
+    pem = bytes.fromhex(binding_of(public)).decode()
+    grid = FakeGrid()
+    for number, name in enumerate(("c0", "c1")):
+        grid.add(20 + number, a_node(20 + number, name, rows / "all", rows / "memory"), pem if name == "c0" else "new")
+    with pytest.raises(FedcladeError, match=r"all 2 nodes that came were refused: .*'c0'.*`fedclade deploy rotate`"):
+        serve(grid, {**config, "rounds": 3})
+    rotate(tmp_path / "run", "c0", public)
+    rotate(tmp_path / "run", "c1")
+    folder = serve(grid, {**config, "rounds": 3})
+    assert folder.settings["nodes"] == {"c0": pem.encode().hex(), "c1": b"new".hex()}
+    assert (folder.table("history")["failure"] == "").all()
+    with pytest.raises(FedcladeError, match="knows no key of 'zoe'"):
+        rotate(tmp_path / "run", "zoe")
+
+
 def test_without_keys_a_name_passes_on_when_its_node_is_gone(rows: Path) -> None:
     grid = grid_of(rows, ("c0",))
-    registry = NodeRegistry(GridTransport(grid), keys=False)
+    registry = NodeRegistry(Exchange(grid), keys=False)
     registry.look()
     del grid.nodes[10]
     grid.add(60, a_node(60, "c0", rows / "all", rows / "memory"))
@@ -179,7 +229,7 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
     nonsense = RecordDict({"hello": ConfigRecord({"json": "[]"})})
     grid.add(20, lambda message: Message(nonsense, reply_to=message), "k", "x")
     grid.add(21, lambda message: Message(RecordDict(), reply_to=message), "k", "y")
-    registry = NodeRegistry(GridTransport(grid))
+    registry = NodeRegistry(Exchange(grid))
     registry.look()
     assert set(registry.known) == {"c0"}
 
@@ -241,7 +291,7 @@ def test_columns_are_in_one_order_everywhere(rows: Path, tmp_path: Path) -> None
     one, two = alike.last_checkpoint(), mixed.last_checkpoint()
     assert one is not None
     assert two is not None
-    np.testing.assert_array_equal(one[1]["models"][0], two[1]["models"][0])
+    np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
 
 
 def test_other_columns_are_refused(rows: Path, tmp_path: Path) -> None:
@@ -305,7 +355,7 @@ def test_settings_from_a_run_config() -> None:
     settings = settings_of(
         {"method.name": "fedclust", "training.local-epochs": 3, "rows": "", "set": "method.n_clusters=2"}
     )
-    assert settings.method == {"name": "fedclust", "n_clusters": 2}
+    assert settings.method == FedClust(n_clusters=2)
     assert settings.training.local_epochs == 3
     with pytest.raises(FedcladeError, match="no meaning for real nodes"):
         settings_of({"data": "mnist"})
@@ -314,9 +364,10 @@ def test_settings_from_a_run_config() -> None:
 
 
 def test_workers_hand_arrays_over_whole() -> None:
-    header, arrays = worker.unpacked(worker.packed({"a": [1, "ü"]}, [np.arange(3, dtype=np.float32), np.ones((2, 2))]))
-    assert header == {"a": [1, "ü"]}
-    assert [array.tolist() for array in arrays] == [[0, 1, 2], [[1, 1], [1, 1]]]
+    sent = Packet({"a": [1, "ü"]}, [np.arange(3, dtype=np.float32), np.ones((2, 2)), np.empty((0, 4))])
+    came = Packet.from_bytes(sent.to_bytes())
+    assert came.header == {"a": [1, "ü"]}
+    assert [array.tolist() for array in came.arrays] == [[0, 1, 2], [[1, 1], [1, 1]], []]
     assert node_module.HELLO == "fedclade_hello"
 
 
@@ -325,8 +376,8 @@ def test_a_worker_stays_for_the_next_task_and_a_killed_one_is_replaced(tmp_path:
     first = worker._connected(address)
     assert first is not None
     with first:
-        first.send_bytes(worker.packed({"config": {}, "task": {}}, []))
-        assert "error" in worker.unpacked(first.recv_bytes())[0]
+        first.send_bytes(Packet({"config": {}, "task": {}}, []).to_bytes())
+        assert "error" in Packet.from_bytes(first.recv_bytes()).header
     (pid,) = [int(path.name) for path in Path("/proc").glob("[0-9]*") if address.encode() in _command(path)]
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)

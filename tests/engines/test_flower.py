@@ -5,15 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedclade.clients.messages import pack, unpack, whole
 from fedclade.clients.tasks import Describe, Evaluate, Failure, Predict, Train, Trained, Training
-from fedclade.clients.wire import decode, encode
-from fedclade.engines.local import LocalEngine
-from fedclade.methods import method_class
-from fedclade.models import make
+from fedclade.codec import Packet
+from fedclade.engines.local import local_engine
+from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout
 from fedclade.rounds import Loop
 from fedclade.runs.folder import RunFolder
-from planting import planted
+from fedclade.runs.record import run_record
+from fedclade.settings import settings_from
+from synthetic import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -42,45 +44,50 @@ def same(a: object, b: object) -> bool:
 )
 def test_messages_survive_the_wire(message: object) -> None:
     layout = Layout(("a.weight", "b.weight"), ((4,), (2,)), 6)
-    header, arrays = encode(message, layout)  # type: ignore[arg-type]
-    back = decode(header, arrays, layout)
+    packet = pack(message, layout)  # type: ignore[arg-type]
+    back = unpack(Packet.from_bytes(packet.to_bytes()))
     assert type(back) is type(message)
     sent = message.__dict__ if not (isinstance(message, Train) and message.layers) else {}
     assert all(same(value, getattr(back, name)) for name, value in sent.items())
     if isinstance(message, Train) and message.layers:  # only that layer travels
-        assert [array.tolist() for array in arrays] == [[4, 5]]
-        assert back.weights.tolist() == [0, 0, 0, 0, 4, 5]  # type: ignore[union-attr]
+        assert [array.tolist() for array in packet.arrays] == [[4, 5]]
+        assert whole(back, layout, np.full(6, 9, np.float32)).weights.tolist() == [9, 9, 9, 9, 4, 5]  # type: ignore[union-attr]
 
 
 def test_flower_and_local_agree_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     pytest.importorskip("ray")
-    from fedclade.engines.flower import FlowerSimulation
+    from fedclade.engines.simulation import simulated_engine
 
     federation = planted(n_clients=4)
 
-    def factory():  # type: ignore[no-untyped-def]
-        return make("mlp", (8,), 4)
-
+    networks = Networks.shared("mlp", (8,), 4)
     shared = {"seed": 5, "training": TRAINING}
     engines = {
-        "local": LocalEngine(federation, factory, memory=tmp_path / "local-memory", **shared),  # type: ignore[arg-type]
-        "flower": FlowerSimulation(federation, factory, memory=tmp_path / "flower-memory", workers=2, **shared),  # type: ignore[arg-type]
+        "local": local_engine(federation, networks, memory=tmp_path / "local-memory", **shared),  # type: ignore[arg-type]
+        "flower": simulated_engine(federation, networks, memory=tmp_path / "flower-memory", workers=2, **shared),  # type: ignore[arg-type]
     }
     try:
         for name, settings in (
             ("fedavg", {}),
-            ("fedclust", {"fraction": 0.5, "n_clusters": 2}),
+            ("fedclust", {"n_clusters": 2}),
             ("ifca", {"n_clusters": 2}),
         ):
             states = []
             for kind, engine in engines.items():
-                run = RunFolder.create(tmp_path / f"{name}-{kind}", {})
-                method = method_class(name)(**settings)
                 for rounds in (1, 3) if kind == "flower" else (3,):  # Flower's is stopped after a round and resumed
-                    loop = Loop(method, engine, run, federation.names, TRAINING, 5, rounds)
-                    loop.go({"method": name})
-                states.append((run.last_checkpoint()[1], run.table("history")))  # type: ignore[index]
+                    given = {
+                        "model": "mlp",
+                        "method": {"name": name, **settings},
+                        "training": TRAINING,
+                        "seed": 5,
+                        "rounds": rounds,
+                    }
+                    if rounds < 3 or kind == "local":
+                        record = run_record(settings_from(given), clients=federation.names, fingerprint="")
+                        run = RunFolder.create(tmp_path / f"{name}-{kind}", record)
+                    Loop(settings_from(given), engine, run, federation.names).go()
+                states.append((run.last_checkpoint()[1]["clusters"], run.table("history")))  # type: ignore[index]
             (local, local_history), (flower, flower_history) = states
             assert local["members"] == flower["members"]
             assert all(np.array_equal(local["models"][k], flower["models"][k]) for k in local["models"])

@@ -12,9 +12,11 @@ from torch import nn
 import fedclade
 from fedclade.clients.tasks import LOCAL, Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.data.federation import Federation
-from fedclade.engines.local import LocalEngine
+from fedclade.engines.engine import TransportEngine
+from fedclade.engines.local import local_engine
 from fedclade.models import make
-from planting import planted
+from fedclade.models.assigned import Networks
+from synthetic import planted
 
 TRAINING = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -35,9 +37,9 @@ class Fragile(nn.Module):
         return self.layer(self.drop(x))
 
 
-def engine_of(federation: Federation, folder: Path, workers: int, factory=None) -> LocalEngine:  # type: ignore[no-untyped-def]
+def engine_of(federation: Federation, folder: Path, workers: int, factory=None) -> TransportEngine:  # type: ignore[no-untyped-def]
     factory = factory or (lambda: make("mlp", federation.input_shape, federation.n_classes))
-    return LocalEngine(federation, factory, seed=1, training=TRAINING, memory=folder, workers=workers)
+    return local_engine(federation, Networks({"": factory}), seed=1, training=TRAINING, memory=folder, workers=workers)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca"])

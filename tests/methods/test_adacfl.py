@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TRAINING, TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 import fedclade
 from fedclade.clustering.hierarchy import LINKAGES, cut, linkage_tree
@@ -15,7 +14,8 @@ from fedclade.errors import FedcladeError
 from fedclade.methods.adacfl import AdaCFL, automatic_epsilon, automatic_threshold, merge_within
 from fedclade.models import make
 from fedclade.models.weights import Layout
-from planting import planted
+from harness import TRAINING, TWO, Scripted, Session, local, parts, two, whole_and_resumed
+from synthetic import planted
 
 
 def spread(n_classes: float, entropy: float) -> dict[str, np.ndarray]:
@@ -119,8 +119,8 @@ def test_clusters_start_from_what_their_members_have() -> None:
     assert len(session.go(1)) == 1
     clusters = session.go(2)
     assert {k: model[1] for k, model in clusters.models.items()} == {0: 3, 1: 100}
-    assert {k: centre[0] for k, centre in clusters.notes["centres"].items()} == {0: 3, 1: 100}
-    assert np.array_equal(clusters.notes["start"][1:2], np.array([(4 * 3 + 100) / 5], np.float32))
+    assert {k: centre[0] for k, centre in clusters.state.centres.items()} == {0: 3, 1: 100}
+    assert np.array_equal(clusters.state.start[1:2], np.array([(4 * 3 + 100) / 5], np.float32))
     assert session.records["proximity"]["matrix"].shape == (3, 3)
     assert session.records["dendrogram"]["merges"].shape == (2, 4)
 
@@ -137,10 +137,10 @@ def test_messages_are_those_of_the_table() -> None:
 def test_clients_absent_when_clusters_are_made_are_placed_later() -> None:
     first = scripted(GROUPS, absent=lambda client, round: client == "d" and round < 3)
     session = Session(AdaCFL(threshold=1), first)
-    assert session.go(2).notes["unassigned"] == ["d"]
+    assert session.go(2).unassigned == ("d",)
     clusters = session.go(3)
     assert parts(clusters) == {frozenset("ab"), frozenset("cd")}
-    assert clusters.notes["unassigned"] == []
+    assert clusters.unassigned == ()
     nobody = scripted(GROUPS, absent=lambda client, round: round < 2)
     assert len(Session(AdaCFL(threshold=1), nobody).go(1)) == 1
     assert len(Session(AdaCFL(threshold=1), nobody).go(2)) == 2
@@ -178,7 +178,7 @@ def test_a_stranger_founds_a_cluster_even_where_there_was_one_only() -> None:
     session = Session(AdaCFL(), scripted(places))
     clusters = session.go(1, without=["near", "far"])
     assert len(clusters) == 1
-    assert clusters.notes["threshold"] == pytest.approx(2.5)  # from a and b to the others, on average
+    assert clusters.state.threshold == pytest.approx(2.5)  # from a and b to the others, on average
     found = session.place(clusters, ["near", "far"], 2)
     assert (found["near"].cluster, found["far"].cluster) == (0, None)
     alone = Session(AdaCFL(), scripted({"a": 0.0, "far": 9.0}))

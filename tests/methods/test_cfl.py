@@ -8,13 +8,13 @@ import pytest
 
 import fedclade
 from fedclade.methods.cfl import CFL
-from planting import planted
-from playing import Play, parts_of
+from harness import Play, parts_of
+from synthetic import planted
 
 BLOCKS = [[1, 0.9, 0.1, -0.2], [0.9, 1, 0, -0.1], [0.1, 0, 1, 0.8], [-0.2, -0.1, 0.8, 1]]
 CHAIN = [[1, 0.6, 0.1, -0.3], [0.6, 1, 0.5, 0], [0.1, 0.5, 1, 0.4], [-0.3, 0, 0.4, 1]]
 ALWAYS = {"eps1": 1e3, "eps2": 0.0, "min_round": 0}
-NORMS = {"name": "cfl", "eps1": 0.6, "eps2": 0.4, "min_round": 3, "gamma": 0.0, "fraction": 0.9}
+NORMS = {"name": "cfl", "eps1": 0.6, "eps2": 0.4, "min_round": 3, "gamma": 0.0}
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
@@ -138,7 +138,7 @@ def test_newcomers_walk_down_the_tree() -> None:
 
 def test_stability_as_trigger_finds_planted_groups() -> None:
     federation = planted(n_clients=12, n_groups=3, rows=40)
-    method = {"name": "cfl", "trigger": "stability", "epsilon": 0.2}
+    method = {"name": "cfl-stability", "epsilon": 0.2}
     result = fedclade.run(federation, method=method, model="mlp", rounds=10, seed=1, workers=1, training=TRAINING)
     assert result.summary["clusters"] == {"found": 3, "ari": 1.0, "nmi": 1.0}
     assert {branch["rule"] for branch in result.tree} == {"stability"}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Session, local, whole_and_resumed
 
 import fedclade
 from fedclade.clients.tasks import Training
@@ -13,9 +12,10 @@ from fedclade.clustering.similarity import relation_weights
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import RoundContext
-from fedclade.methods.clusterfl import ClusterFL, Relations, remembered
+from fedclade.methods.clusterfl import ClusterFL, Relations
 from fedclade.models.weights import Layout
-from planting import planted
+from harness import Session, local, whole_and_resumed
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 ALPHA, BETA, RHO = 1e-3, 0.3, 0.9
@@ -26,7 +26,7 @@ def some_state(n_clients: int = 4, size: int = 3) -> Relations:
     random = np.random.default_rng(0)
     weights, mixtures, dual = (random.normal(size=(n_clients, size)).astype(np.float32) for _ in range(3))
     relation = relation_weights(np.abs(random.normal(size=(n_clients, n_clients))))
-    return Relations(tuple("abcd"[:n_clients]), weights, relation, mixtures, dual, {})
+    return Relations(tuple("abcd"[:n_clients]), weights, relation, mixtures, dual, {}, np.empty((0, 3), np.float32))
 
 
 def lagrangian(state: Relations, weights: np.ndarray) -> float:
@@ -123,7 +123,7 @@ def test_clients_of_one_kind_are_one_cluster() -> None:
 
 def test_two_models_travel_down_and_one_up(tmp_path: Path) -> None:
     engine = local(planted(), tmp_path)
-    session = Session(ClusterFL(fraction=0.5, probe_rows=10), engine)
+    session = Session(ClusterFL(probe_rows=10), engine, participation=0.5)
     session.go(2)
     size = engine.layout.size
     assert session.floats("train", "down") == 2 * 3 * (2 * size + 1)  # its model, the sum of all terms, how stiff it is
@@ -140,16 +140,16 @@ def test_those_who_do_not_report_keep_their_model_and_newcomers_get_one(tmp_path
     }
     session = Session(ClusterFL(relation_every=1), engine)
     one, two = session.go(4, without=["c7"]), session.go(5, without=["c7"])
-    place = remembered(one).clients.index("c1")
-    assert np.array_equal(remembered(one).weights[place], remembered(two).weights[place])
+    place = one.state.clients.index("c1")
+    assert np.array_equal(one.state.weights[place], two.state.weights[place])
     joined = session.admit(two, ["c7"], 6)
     assert joined.cluster_of["c7"] == joined.cluster_of["c5"] != joined.cluster_of["c0"]
     now = replace(session.context, round=6)
     after = session.method.round(joined, now, session.ask).check(now.clients)
-    assert remembered(after).clients == now.clients
+    assert after.state.clients == now.clients
     left = session.method.round(after.without(["c0"]), now.only(set(now.clients) - {"c0"}), session.ask)
-    assert "c0" not in remembered(left).clients
-    assert remembered(left).relation.sum(0) == pytest.approx(np.ones(7))
+    assert "c0" not in left.state.clients
+    assert left.state.relation.sum(0) == pytest.approx(np.ones(7))
     engine.close()
 
 
@@ -157,11 +157,11 @@ def test_it_stops_when_losses_rest(tmp_path: Path) -> None:
     engine = local(planted(), tmp_path)
     session = Session(ClusterFL(tolerance=100.0), engine)
     clusters = session.go(4)
-    assert clusters.notes["stopped"]
+    assert clusters.state.is_stopped
     assert session.floats("train", "up") == 2 * 6 * (engine.layout.size + 1)
     engine.close()
 
 
 def test_an_exact_resume(tmp_path: Path) -> None:
     events = [{"round": 3, "join": 1}, {"round": 4, "drift": 2}]
-    whole_and_resumed({"name": "clusterfl", "fraction": 0.7}, tmp_path, rounds=5, stop=3, events=events)
+    whole_and_resumed({"name": "clusterfl"}, tmp_path, rounds=5, stop=3, events=events, participation=0.7)

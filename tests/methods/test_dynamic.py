@@ -5,18 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Session, local, parts, whole_and_resumed
 
 import fedclade
 from fedclade.clients.describe import describe
-from fedclade.clients.tasks import Describe, Described, Training, sent_arrays
-from fedclade.clients.wire import decode, encode
+from fedclade.clients.messages import pack, unpack
+from fedclade.clients.tasks import Describe, Described, Training
 from fedclade.data.federation import Federation
 from fedclade.methods.base import Clusters
-from fedclade.methods.dynamic import Dynamic
+from fedclade.methods.dynamic import Division, Dynamic
 from fedclade.models.generative import new_gan
 from fedclade.models.weights import Layout
-from planting import planted
+from harness import Session, local, parts, whole_and_resumed
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 ANY = Layout(("layer.weight",), ((1, 3),), 3)
@@ -70,10 +70,10 @@ def test_calibration_moves_a_client_to_the_model_that_fits_it(tmp_path: Path) ->
 def test_division_that_brings_nothing_ends_it(tmp_path: Path) -> None:
     engine = local(planted(n_clients=8, n_groups=1, rows=80), tmp_path)
     session = Session(Dynamic(divide_every=1, margin=0.0), engine)
-    clusters = Clusters.single(engine.clients, engine.initial)
+    clusters = Clusters.single(engine.clients, engine.initial, Division())
     clusters = session.method.round(clusters, replace(session.context, round=1), session.ask)
     assert len(clusters) == 1
-    assert clusters.notes["divided"]
+    assert clusters.state.is_over
     engine.close()
 
 
@@ -89,18 +89,18 @@ def test_only_gan_weights_and_codes_travel_before_training(tmp_path: Path) -> No
 
 def test_it_travels_over_the_wire() -> None:
     task = Describe("gan", {"n_codes": 2, "epochs": 1, "learning_rate": 0.01, "turn": 3, "weights": new_gan(8, 2, 0)})
-    back = decode(*encode(task, ANY), ANY)
+    back = unpack(pack(task, ANY))
     assert isinstance(back, Describe)
-    assert sum(array.size for array in sent_arrays(back, None)) == len(task.options["weights"])
+    assert [array.size for array in pack(task, ANY).arrays] == [len(task.options["weights"])]
     x, y = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32), np.zeros(30, np.int64)
     here, there = (describe("gan", dict(t.options), x, y, 2, np.random.default_rng(1)) for t in (task, back))
     assert np.array_equal(here["weights"], there["weights"])
     assert not np.array_equal(here["weights"], task.options["weights"])
-    answer = decode(*encode(Described(here), ANY), ANY)
+    answer = unpack(pack(Described(here), ANY))
     assert isinstance(answer, Described)
     assert np.array_equal(answer.values["weights"], here["weights"])
 
 
 def test_whoever_misses_the_clustering_is_placed_and_a_run_resumes_exactly(tmp_path: Path) -> None:
-    method = {"name": "dynamic", "fraction": 0.8, "calibrate_every": 2, "divide_every": 3, "gan_turns": 2}
+    method = {"name": "dynamic", "calibrate_every": 2, "divide_every": 3, "gan_turns": 2}
     whole_and_resumed(method, tmp_path, rounds=4, stop=2, events=[{"round": 2, "join": 1}])

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 import fedclade
 from fedclade.clustering.hierarchy import Tree, sweep
 from fedclade.errors import FedcladeError
 from fedclade.methods.fedclust import FedClust
-from planting import planted
+from harness import TWO, Scripted, Session, local, parts, two, whole_and_resumed
+from synthetic import planted
 
 # At 0, 3, 5 and 11 on a line: single 2, 3, 6; complete 2, 5, 11; average 2, 4, 25/3; weighted 2, 4, 9.
 LINE = {"a": 0.0, "b": 3.0, "c": 5.0, "d": 11.0}
@@ -88,17 +88,17 @@ def test_messages_are_those_of_the_table() -> None:
 
 def test_clusters_start_from_the_initial_model_and_average_by_rows() -> None:
     engine = on_a_line({"a": 0, "b": 4, "c": 100}, rows={"b": 3})
-    session = Session(FedClust(n_clusters=2, fraction=1.0), engine)
+    session = Session(FedClust(n_clusters=2), engine)
     assert all(np.array_equal(model, engine.initial) for model in session.go(0).models.values())
     assert {k: float(model[1]) for k, model in session.go(1).models.items()} == {0: 3, 1: 100}
 
 
 def test_absent_clients_are_placed_when_they_come() -> None:
     late = on_a_line(LINE, absent=lambda client, round: client == "b" and round < 2)
-    session = Session(FedClust(n_clusters=2, fraction=1.0), late)
-    assert session.go(1).notes["unassigned"] == ["b"]
+    session = Session(FedClust(n_clusters=2), late)
+    assert session.go(1).unassigned == ("b",)
     clusters = session.go(2)
-    assert clusters.notes["unassigned"] == []
+    assert clusters.unassigned == ()
     assert clusters.cluster_of["b"] == clusters.cluster_of["a"]
     assert session.records["placements"]["b"]["distances"] == {0: pytest.approx(0.5), 1: pytest.approx(8)}
     nobody = on_a_line(LINE, absent=lambda client, round: True)
@@ -125,7 +125,7 @@ def test_newcomers_are_personalised_for_five_epochs(tmp_path: Path) -> None:
     everyone = fedclade.data.federation_of("digits", "label-groups:4", 12, 1)
     late = replace(everyone, clients=everyone.clients[::3])  # one of each group
     early = replace(everyone, clients=tuple(c for c in everyone.clients if c.name not in late.names))
-    method = {"name": "fedclust", "n_clusters": 4, "fraction": 1.0}
+    method = {"name": "fedclust", "n_clusters": 4}
     result = fedclade.run(early, method=method, model="mlp", rounds=3, workers=1, out=tmp_path / "run")
     homes = {early[c].group: cluster for cluster, part in result.clusters.items() for c in part}
     placed = fedclade.place(result.path, late)
@@ -133,7 +133,7 @@ def test_newcomers_are_personalised_for_five_epochs(tmp_path: Path) -> None:
     name = late.names[0]
     five, none = placed[name], fedclade.place(result.path, late, personalise=0, save=False)[name]
     assert none.accuracy_personalised is None
-    assert np.array_equal(none.weights, result.folder.last_checkpoint()[1]["models"][none.cluster])  # type: ignore[index]
+    assert np.array_equal(none.weights, result.state_of_clusters.models[none.cluster])
     longer = fedclade.place(result.path, late, personalise=6, save=False)[name]
     assert not np.array_equal(five.weights, none.weights)
     assert not np.array_equal(five.weights, longer.weights)
@@ -142,7 +142,7 @@ def test_newcomers_are_personalised_for_five_epochs(tmp_path: Path) -> None:
 
 
 def test_real_groups_newcomers_during_the_run_and_an_exact_resume(tmp_path: Path) -> None:
-    method = {"name": "fedclust", "fraction": 0.5, "n_clusters": 4}
+    method = {"name": "fedclust", "n_clusters": 4}
     whole = whole_and_resumed(method, tmp_path, rounds=4, stop=2, events=[{"round": 3, "join": 2}])
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
 
@@ -155,8 +155,8 @@ def test_planted_groups_are_found_whoever_comes_first(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    for wrong in ({"linkage": "ward"}, {"threshold": -1}, {"n_clusters": 0}, {"fraction": 0}):
+    for wrong in ({"linkage": "centroid"}, {"threshold": -1}, {"n_clusters": 0}, {"threshold": 1.0, "n_clusters": 2}):
         with pytest.raises(ValidationError):
             FedClust(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(FedcladeError, match="choose 1 to 4"):
-        Session(FedClust(n_clusters=5), on_a_line(LINE)).go(0)
+    with pytest.raises(FedcladeError, match="n_clusters is 5, but there are 4 clients"):
+        fedclade.run(method={"name": "fedclust", "n_clusters": 5}, clients=4, rows=20, rounds=1, workers=1)

@@ -1,19 +1,20 @@
 """FedSCCS and its rivals: one loop, four ways to group, four ways to select."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 from fedclade.clients.tasks import Evaluate, Evaluated, Failure, Predict, Task
 from fedclade.clustering.selection import worst_half_count
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, SelectingClusters, WeightsCosine
-from planting import planted
+from harness import TWO, Scripted, Session, local, parts, two, whole_and_resumed
+from synthetic import planted
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (10, 0), "d": (10, 1), "e": (0, 9)}
 ROWS = {"rows": np.ones((3, 2), np.float32)}
@@ -22,11 +23,11 @@ ROWS = {"rows": np.ones((3, 2), np.float32)}
 class Judged(Scripted):
     """Clients that also say how well a model does: the later their name, the better."""
 
-    def one(self, client, task: Task):  # type: ignore[no-untyped-def]
+    def one(self, client, task: Task, round: int):  # type: ignore[no-untyped-def]
         if isinstance(task, Evaluate):
             assert task.on == "train"
             return Evaluated(0.0, self.clients.index(client) / 100, 1)
-        return super().one(client, task)
+        return super().one(client, task, round)
 
 
 def scripted(places: dict[str, tuple[float, float]], kind: type[Scripted] = Scripted, **options: object) -> Scripted:
@@ -64,7 +65,7 @@ def test_k_center_takes_the_farthest_first() -> None:
     session = Session(KCenter(warmup=1, n_clusters=3), scripted({**PLACES, "new": (8, 2)}))
     clusters = session.go(1, without=["new"])
     assert parts(clusters) == {frozenset("ab"), frozenset("cd"), frozenset("e")}
-    assert {k: tuple(centre) for k, centre in clusters.notes["centres"].items()} == {0: (0, 0), 1: (10, 1), 2: (0, 9)}
+    assert {k: tuple(centre) for k, centre in clusters.state.known.items()} == {0: (0, 0), 1: (10, 1), 2: (0, 9)}
     assert session.place(clusters, ["new"], 2)["new"].cluster == 1
 
 
@@ -97,7 +98,7 @@ def test_the_warm_up_is_averaged_and_its_last_round_by_the_new_clusters() -> Non
     assert {k: float(model[1]) for k, model in session.go(1).models.items()} == {0: pytest.approx(112 / 5)}
     clusters = session.go(2)
     assert {k: float(model[1]) for k, model in clusters.models.items()} == {0: 3, 1: 100}
-    assert float(clusters.notes["start"][1]) == pytest.approx(112 / 5)
+    assert float(clusters.state.start[1]) == pytest.approx(112 / 5)
     assert len(session.go(5)) == 2  # once
 
 
@@ -109,7 +110,7 @@ def test_who_is_selected(selection: str, expected: str | None) -> None:
     session = Session(named("kcenter", warmup=1, n_clusters=3, selection=selection), scripted(PLACES, Judged))
     clusters = session.go(9)
     times = session.records["selection"]["times"]
-    assert clusters.notes["selected"] == times
+    assert clusters.state.selected == times
     trained = Counter(e["client"] for e in session.ledger if e["phase"] == "train" and e["direction"] == "up")
     assert {c: trained[c] - 1 for c in trained if trained[c] > 1} == times  # the first round was everybody's
     if expected is not None:
@@ -119,7 +120,7 @@ def test_who_is_selected(selection: str, expected: str | None) -> None:
         assert times["a"] + times["b"] == times["c"] + times["d"] == 8
     if selection == "least-selected":
         assert set(times.values()) == {4, 8}
-    judged = session.floats("select", "down") / TWO.size
+    judged = session.floats("select", "down").messages
     assert judged == (5 * 8 if selection == "power-of-choice" else 0)
 
 
@@ -151,13 +152,13 @@ def test_uplink_of_the_paper() -> None:
     engine = scripted({f"c{n}": (n, 0) for n in range(24)})
     session = Session(RandomClusters(selection="random"), engine)
     session.go(100)
-    assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.475)
+    assert session.floats("train", "up").messages / (100 * 24) == pytest.approx(0.475)
     sizes = [1, 1, 1, 1, 2, 2, 4, 4, 4, 4]  # the worst half of each, at least one: 14
     places = [(100 * group, member) for group, size in enumerate(sizes) for member in range(size)]
     engine = scripted({f"c{n}": place for n, place in enumerate(places)}, Judged)
     session = Session(KCenter(selection="power-of-choice"), engine)
     session.go(100)
-    assert session.floats("train", "up") / (100 * 24 * (TWO.size + 1)) == pytest.approx(0.625)
+    assert session.floats("train", "up").messages / (100 * 24) == pytest.approx(0.625)
 
 
 @pytest.mark.parametrize("name", ["fedsccs", "kcenter", "wc", "random"])
@@ -169,7 +170,7 @@ def test_few_equal_and_absent_clients(name: str) -> None:
     assert 4 <= len(Session(named(name, warmup=1), scripted(PLACES)).go(2)) <= 5  # ten clusters of five clients
     gone = scripted(PLACES, absent=lambda client, round: client == "d" and round < 4)
     clusters = Session(named(name, warmup=2, n_clusters=3), gone).go(4)
-    assert clusters.notes.get("unassigned", []) == []
+    assert clusters.unassigned == ()
     if name == "kcenter":
         assert clusters.cluster_of["d"] == clusters.cluster_of["c"]
     nobody = scripted(PLACES, absent=lambda client, round: round < 3)
@@ -181,8 +182,9 @@ def test_few_equal_and_absent_clients(name: str) -> None:
 def test_a_thousand_clients(name: str) -> None:
     noise = np.random.default_rng(0).normal(size=(1000, 2)) / 10
     heads = {f"c{k:03d}": (3 * (k % 2) + noise[k, 0], 10 * (k % 2 == 0) + noise[k, 1]) for k in range(1000)}
-    engine = scripted(heads)
-    session = Session(named(name, warmup=1, n_clusters=2 if name == "random" else "auto", selection="random"), engine)
+    engine = replace(scripted(heads), told={c: {"rows": ROWS["rows"][:1]} for c in heads})  # they are asked for one
+    wanted = {"n_clusters": 2} if name == "random" else {"threshold": "auto"}
+    session = Session(named(name, warmup=1, selection="random", **wanted), engine)
     found = session.go(3)
     assert len(session.records["selection"]["chosen"]) == len(found) == 2
     if name != "random":

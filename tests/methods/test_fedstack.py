@@ -12,15 +12,16 @@ from torch import nn
 
 import fedclade
 from fedclade.ask import Ask
+from fedclade.clients.messages import pack, unpack
 from fedclade.clients.tasks import LOCAL, SERVER, Evaluate, Failure, Predict, Predicted, Train, Training
-from fedclade.clients.wire import decode, encode
 from fedclade.data.federation import Federation
-from fedclade.engines.local import LocalEngine
+from fedclade.engines.local import local_engine
 from fedclade.errors import FedcladeError
 from fedclade.methods import RoundContext
-from fedclade.methods.fedstack import FedStack, scores
+from fedclade.methods.fedstack import FedStack, Sent, scores
 from fedclade.models.assigned import Networks
-from planting import planted
+from harness import contents, travelled
+from synthetic import planted
 
 TRAINING = Training(local_epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 HEAD = 64 * 4 + 4  # numbers in the last layer of each of the paper's networks, for four classes
@@ -59,9 +60,9 @@ def test_planted_groups_are_found_and_counted() -> None:
 
 def test_data_without_groups_stay_together_as_plain_fedstack() -> None:
     result = run(planted(n_clients=8, n_groups=1, rows=40), n_clusters=1)
-    state = result.folder.last_checkpoint()[1]  # type: ignore[index]
+    found = result.state_of_clusters
     assert list(result.clusters) == [0]
-    assert np.array_equal(state["models"][0], state["notes"]["whole"])
+    assert np.array_equal(found.models[0], found.state.whole)
 
 
 @pytest.mark.parametrize("algorithm", ["kmeans", "agglomerative", "gaussian-mixture"])
@@ -71,7 +72,7 @@ def test_all_algorithms_find_planted_groups(algorithm: str) -> None:
 
 
 def test_the_rule_that_all_methods_share_counts_too() -> None:
-    result = run(planted(n_clients=10, rows=40), rounds=0, n_clusters="auto", bic="sklearn-full")
+    result = run(planted(n_clients=10, rows=40), rounds=0, threshold="auto", bic="sklearn-full")
     assert result.summary["clusters"]["ari"] == 1
     assert record(result, "bic")["chosen"] == 2 != 1 + np.argmin(record(result, "bic")["bic"])
 
@@ -130,7 +131,8 @@ def test_a_resumed_run_equals_an_unbroken_one(mixed: fedclade.Result, tmp_path: 
     resumed = fedclade.resume(tmp_path / "run", rounds=2, data=windows())
     assert resumed.history.equals(mixed.history)
     assert resumed.ledger.equals(mixed.ledger)
-    for kept in ("models", "clients", "records"):
+    assert contents(resumed.path) == contents(mixed.path)
+    for kept in ("models", "records"):
         files = sorted(path.relative_to(mixed.path) for path in (mixed.path / kept).rglob("*") if path.is_file())
         assert files
         assert all((mixed.path / file).read_bytes() == (resumed.path / file).read_bytes() for file in files)
@@ -179,7 +181,7 @@ def test_networks_of_your_own_and_those_that_cannot_be_compared() -> None:
 def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_path: Path) -> None:
     federation = planted(n_clients=2)
     networks = Networks.stacked("ann", ["ann", "mlp"], federation.names, federation.input_shape, 4)
-    engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
+    engine = local_engine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
     engine.answer({name: Train(upload="nothing") for name in federation.names}, 0)
     told = engine.answer({name: Predict(start=LOCAL, on="train") for name in federation.names}, 0)
     mine = told["c1"]
@@ -188,7 +190,7 @@ def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_pa
     stack = engine.at_server([lesson], 0)[0]
     assert stack.n_samples == len(federation["c1"].train)  # type: ignore[union-attr]
     task = Evaluate(stack.weights, through=LOCAL)  # type: ignore[union-attr]
-    there = decode(*encode(task, engine.layout_of("c1", LOCAL)), engine.layout_of("c1", LOCAL))  # as on a Flower grid
+    there = unpack(pack(task, engine.layout_of("c1", LOCAL)))  # as on a Flower grid
     seen = [engine.answer({"c1": each}, 0)["c1"] for each in (task, there)]
     assert seen[0] == seen[1]
     below = engine.answer({"c1": Predict(start=LOCAL)}, 0)["c1"].values  # type: ignore[union-attr]
@@ -207,32 +209,37 @@ def test_predictions_labels_and_last_layers_travel_once(mixed: fedclade.Result) 
     federation, ledger = windows(), mixed.ledger
     ledger = ledger[~ledger["phase"].isin(["measure", "server"])]
     assert set(ledger["round"]) == {0}
-    assert set(ledger["direction"]) == {"up"}  # what clients start from follows from the seed
+    down = ledger[ledger["direction"] == "down"]
+    assert travelled(down["bytes"]) == 0  # what clients start from follows from the seed
+    ledger = ledger[ledger["direction"] == "up"]
     for name in federation.names:
         rows = len(federation[name].train)
         sent = ledger[ledger["client"] == name].set_index("phase")["bytes"].to_dict()
-        assert sent == {"cluster": 4 * (HEAD + 1), "stack": rows * (4 * 4 + 2)}
+        assert travelled([sent["cluster"]]) == HEAD
+        assert travelled([sent["stack"]]) == rows * (4 + 0.5)
 
 
 def test_with_refresh_predictions_travel_every_round() -> None:
     federation = planted(n_clients=4)
     result = run(federation, rounds=2, refresh=True, n_clusters=2)
     ledger = result.ledger[result.ledger["phase"] == "stack"]
-    assert ledger.groupby("round")["bytes"].sum().tolist() == [sum(18 * len(c.train) for c in federation.clients)] * 3
+    for _, round in ledger.groupby("round"):
+        assert travelled(round["bytes"]) == sum(4.5 * len(c.train) for c in federation.clients)
+    assert ledger["round"].nunique() == 3
     assert result.history.query("round == 2")["trained"].all()
 
 
 def test_spared_rows_are_predicted_and_not_trained_on(tmp_path: Path) -> None:
     federation = planted(n_clients=4, rows=40)
-    runtime = LocalEngine(federation, lambda: nn.Linear(8, 4), seed=0, training=TRAINING, memory=tmp_path).runtime
+    runtime = local_engine(
+        federation, Networks({"": lambda: nn.Linear(8, 4)}), seed=0, training=TRAINING, memory=tmp_path
+    ).runtime
     trained, told = (runtime._places("c0", task) for task in (Train(spare=0.25), Predict(on="train", spare=0.25)))
     assert sorted([*trained, *told]) == sorted(federation["c0"].train)
     assert len(told) == round(0.25 * len(federation["c0"].train))
     result = run(federation, rounds=0, n_clusters=2, spare=0.25)
-    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
-    assert {c: len(stack[c]["labels"]) for c in stack} == {
-        c.name: round(0.25 * len(c.train)) for c in federation.clients
-    }
+    stack = result.state_of_clusters.state.stack
+    assert {c: len(stack[c].labels) for c in stack} == {c.name: round(0.25 * len(c.train)) for c in federation.clients}
     one_row = replace(federation, clients=tuple(replace(c, train=c.train[:1]) for c in federation.clients))
     assert len(run(one_row, rounds=0, n_clusters=1, spare=0.25).clusters) == 1  # who has one row trains on it
 
@@ -246,8 +253,8 @@ def test_public_rows_in_place_of_private_ones(tmp_path: Path) -> None:
     result = run(federation, model="ann,mlp", **settings)
     assert result.summary["clusters"]["ari"] == 1  # the groups have other names for the same rows
     ledger = result.ledger[result.ledger["phase"] == "stack"]
-    assert set(ledger[ledger["direction"] == "up"]["bytes"]) == {30 * 4 * 4}
-    assert set(ledger[ledger["direction"] == "down"]["bytes"]) == {x.nbytes}
+    for direction, numbers in (("up", 30 * 4), ("down", x.nbytes / 4)):
+        assert all(travelled([sent]) == numbers for sent in ledger[ledger["direction"] == direction]["bytes"])
     with pytest.raises(FedcladeError, match="give a probe_file"):
         run(federation, signature="predictions")
     np.savez(tmp_path / "bad.npz", x=x, y=y + 4)
@@ -286,10 +293,10 @@ def test_a_clusters_model_knows_what_the_global_one_cannot(tmp_path: Path) -> No
     """Two clients mean different things by the same answer."""
     kind = np.arange(200) % 4
     says = np.eye(4, dtype=np.float32)[kind] * 0.7 + 0.075
-    stack = {name: {"values": says, "labels": (kind + k) % 4} for k, name in enumerate(("c0", "c1"))}
+    stack = {name: Sent(says, (kind + k) % 4) for k, name in enumerate(("c0", "c1"))}
     federation = planted(n_clients=2)
     networks = Networks.stacked("ann", ["ann"], federation.names, federation.input_shape, 4)
-    engine = LocalEngine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
+    engine = local_engine(federation, networks, seed=0, training=TRAINING, memory=tmp_path)
     context, ask = RoundContext(federation.names, engine.initial, engine.layout, TRAINING, 0), Ask(engine)
     groups = {"all": ("c0", "c1"), 0: ("c0",), 1: ("c1",), 2: ("absent",)}
     models = FedStack(stack_epochs=50).taught(groups, dict.fromkeys(groups, engine.initial), stack, context, ask)
@@ -325,8 +332,8 @@ def test_clients_join_leave_and_change_during_a_run() -> None:
     shared = {"model": "ann", "rounds": 3, "training": TRAINING, "workers": 1, "events": events}
     result = fedclade.run(planted(n_clients=8, rows=40), method=method, **shared)
     assert sorted(map(sorted, result.clusters.values())) == [["c1", "c4", "c6"], ["c2", "c3", "c5", "c7"]]
-    stack = result.folder.last_checkpoint()[1]["notes"]["stack"]  # type: ignore[index]
-    assert len(stack["c1"]["labels"]) == 40 + 7 * 2  # the rows that it holds now
+    stack = result.state_of_clusters.state.stack
+    assert len(stack["c1"].labels) == 40 + 7 * 2  # the rows that it holds now
     assert result.model_for("c6") is not None
 
 
@@ -335,15 +342,15 @@ def test_a_client_that_fails_waits_and_the_others_go_on() -> None:
     federation.x[federation["c3"].train] *= np.float32(1e30)  # its training explodes
     result = run(federation, rounds=1, n_clusters=2)
     assert set(result.history[result.history["failure"] != ""]["client"]) == {"c3"}
-    notes = result.folder.last_checkpoint()[1]["notes"]  # type: ignore[index]
-    assert notes["unassigned"] == ["c3"]
-    assert "c3" not in notes["stack"]
+    found = result.state_of_clusters
+    assert found.unassigned == ("c3",)
+    assert "c3" not in found.state.stack
 
 
 def test_every_client_alone_has_a_calibrated_model_of_its_own() -> None:
     result = run(planted(n_clients=3), n_clusters=3)
     assert len(result.clusters) == 3
-    models = result.folder.last_checkpoint()[1]["models"]  # type: ignore[index]
+    models = result.state_of_clusters.models
     assert not np.array_equal(models[0], models[1])
     assert result.accuracy["mean"] >= result.accuracy_local["mean"]  # a stack of a few rows does no harm
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from scripted import TWO, Scripted, Session, local, parts, two, whole_and_resumed
 
 from fedclade.methods.fl_hc import FLHC
-from planting import planted
+from harness import TWO, Scripted, Session, local, parts, two, whole_and_resumed
+from synthetic import planted
 
 
 def scripted(places: dict[str, tuple[float, float]], **options: object) -> Scripted:
@@ -47,9 +47,9 @@ def test_clusters_part_at_the_joint_model_and_cost_nothing_more() -> None:
     assert len(joint) == 1
     session.ledger.clear()
     clusters = session.go(3)
-    assert np.array_equal(clusters.notes["start"], joint.models[0])
+    assert np.array_equal(clusters.state.start, joint.models[0])
     mean = (two(FAR["a"]) + two(FAR["c"])) / 2
-    assert np.allclose(clusters.notes["centres"][0], mean - joint.models[0])
+    assert np.allclose(clusters.state.centres[0], mean - joint.models[0])
     assert np.allclose(clusters.models[0], (two(FAR["a"]) + 3 * two(FAR["c"])) / 4)  # its first round by itself
     assert session.floats("train", "down") == 3 * 4 * TWO.size
     assert session.floats("train", "up") == 3 * 4 * (TWO.size + 1)
@@ -61,7 +61,7 @@ def test_few_equal_absent_and_new_clients() -> None:
         assert len(Session(FLHC(warmup=1), scripted(places)).go(3)) == 1  # type: ignore[arg-type]
     gone = scripted(FAR, absent=lambda client, round: client == "d" and round < 2)
     session = Session(FLHC(warmup=0, metric="cosine", threshold=0.3), gone)
-    assert session.go(1).notes["unassigned"] == ["d"]
+    assert session.go(1).unassigned == ("d",)
     assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
     nobody = scripted(FAR, absent=lambda client, round: round < 3)
     assert [len(Session(FLHC(warmup=1, threshold=2), nobody).go(rounds)) for rounds in (2, 3)] == [1, 3]

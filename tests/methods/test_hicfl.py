@@ -10,20 +10,32 @@ import pytest
 import fedclade
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
+from fedclade.methods.agreement import Agreement, agreement
 from fedclade.methods.base import Clusters
-from fedclade.methods.hicfl import HiCFL, agreement, halves, reorganised
-from fedclade.methods.splitting import Watch
+from fedclade.methods.hicfl import HiCFL
+from fedclade.methods.hierarchical import Hierarchy, halves, reorganised
+from fedclade.methods.splitting import PastUpdates, WatchedLayers
 from fedclade.models.weights import Layout
-from planting import planted
-from playing import Play, parts_of, pulling
+from harness import Play, parts_of, pulling
+from synthetic import planted
 
-PAPER = {"rule": "paper", "xi": 0.0, "epsilon": 2.5}
+PAPER = {"xi": 0.0, "epsilon": 2.5, "tests": "block", "references": 3}  # tests every third round are easier to follow
 TRAINING = {"learning_rate": 0.1, "batch_size": 8, "local_epochs": 1, "momentum": 0.0}
 
 
-def run(federation: Federation, rounds: int = 7, events: Any = (), **settings: object) -> fedclade.Result:
-    method = {"name": "hicfl", **settings}
-    how = {"model": "mlp", "rounds": rounds, "events": events, "seed": 1, "workers": 1, "training": TRAINING}
+def run(
+    federation: Federation, rounds: int = 7, events: Any = (), participation: float = 1.0, **settings: object
+) -> fedclade.Result:
+    method = {"name": "agreement", **settings}
+    how = {
+        "participation": participation,
+        "model": "mlp",
+        "rounds": rounds,
+        "events": events,
+        "seed": 1,
+        "workers": 1,
+        "training": TRAINING,
+    }
     return fedclade.run(federation, method=method, **how)
 
 
@@ -84,9 +96,9 @@ def test_no_split_when_all_pull_the_same_way_and_then_never_again() -> None:
     at = {"a": (1, 0), "b": (1, 1), "c": (1, -0.9)}
     play = Play(HiCFL(**PAPER), "abc", lambda client, round: at[client])
     play.go(8)
-    assert play.clusters.notes["diaries"][0]["attempts"] == 2
+    assert play.clusters.state.logs[0].attempts == 2
     play.go(4)
-    assert play.clusters.notes["diaries"][0]["finished"] == ("a", "b", "c")
+    assert play.clusters.state.logs[0].finished == ("a", "b", "c")
     assert len(play.clusters) == 1
 
 
@@ -96,10 +108,10 @@ def test_an_unstable_member_holds_the_split_back_unless_a_share_is_enough() -> N
             return ((-1) ** round, 0.0)  # turns round every time: stability 2
         return (0, 1) if client in "bc" else (0.1, -1)
 
-    strict = Play(HiCFL(rule="paper", xi=0.0, epsilon=0.1), "abcd", script)
+    strict = Play(HiCFL(tests="block", xi=0.0, epsilon=0.1), "abcd", script)
     strict.go(6)
     assert len(strict.clusters) == 1
-    lax = Play(HiCFL(rule="paper", xi=0.0, epsilon=0.1, share=0.75), "abcd", script)
+    lax = Play(HiCFL(tests="block", xi=0.0, epsilon=0.1, share=0.75), "abcd", script)
     lax.go(3)
     assert len(lax.clusters) == 2
 
@@ -107,7 +119,7 @@ def test_an_unstable_member_holds_the_split_back_unless_a_share_is_enough() -> N
 def test_epsilon_follows_the_learning_rate() -> None:
     script = lambda client, round: (1, 0.1 * round * (1 if client == "a" else -1))  # noqa: E731
     for rate, splits in [(0.001, False), (1.0, True)]:
-        method = HiCFL(rule="paper", xi=0.0, split="centered-sign")
+        method = HiCFL(tests="block", xi=0.0, split="centered-sign")
         play = Play(method, "ab", script, learning_rate=rate)
         play.go(3)
         assert (len(play.clusters) == 2) is splits
@@ -122,10 +134,10 @@ def test_weight_selection_leaves_still_weights_out() -> None:
 
     values = {}
     for xi in (0.0, 0.05, 10.0):
-        play = Play(HiCFL(rule="paper", xi=xi), "ab", script)
+        play = Play(HiCFL(tests="block", xi=xi), "ab", script)
         play.go(3)
         values[xi] = play.ask.records["stability"]["values"][0, 0]
-        assert play.clusters.notes["memory"]["a"]["kept"].tolist() == [True, True, xi > 1]
+        assert play.clusters.state.past["a"].mask.tolist() == [True, True, xi > 1]
     assert values[0.05] == pytest.approx(2)
     assert values[10.0] < 0.1  # nothing would be left, so everything counts
 
@@ -135,10 +147,10 @@ def test_consistent_clusters_are_finished() -> None:
     at = {"a": (1, 0), "b": (1, 0), "c": (1, 0.1)}
     play = Play(HiCFL(**PAPER, attempts=99), "abc", lambda client, round: at[client])
     play.go(8)
-    assert play.clusters.notes["diaries"][0]["consistent"] == 2
-    assert play.clusters.notes["diaries"][0]["finished"] is None
+    assert play.clusters.state.logs[0].consistent == 2
+    assert play.clusters.state.logs[0].finished is None
     play.go(1)
-    assert play.clusters.notes["diaries"][0]["finished"] is not None
+    assert play.clusters.state.logs[0].finished is not None
 
 
 def test_a_finished_cluster_opens_again_when_its_updates_part() -> None:
@@ -147,17 +159,17 @@ def test_a_finished_cluster_opens_again_when_its_updates_part() -> None:
 
     play = Play(HiCFL(**PAPER), "abcd", script)
     play.go(9)
-    assert play.clusters.notes["diaries"][0]["finished"] is not None
+    assert play.clusters.state.logs[0].finished is not None
     play.go(3)
     assert play.parts == parts_of("ab", "cd")
 
 
 def test_plateau_after_patience() -> None:
     script = lambda client, round: ((-1) ** round, 1 if client in "ab" else -3)  # noqa: E731
-    never = Play(HiCFL(rule="paper", xi=0.0), "abcd", script)
+    never = Play(HiCFL(tests="block", xi=0.0), "abcd", script)
     never.go(30)
     assert len(never.clusters) == 1
-    patient = Play(HiCFL(rule="paper", xi=0.0, patience=10), "abcd", script)
+    patient = Play(HiCFL(tests="block", xi=0.0, patience=10), "abcd", script)
     patient.go(9)
     assert len(patient.clusters) == 1
     patient.go(3)
@@ -177,12 +189,35 @@ def test_other_stop_rules() -> None:
     for script, finished in [(growing, None), (lambda c, t: (1, 0.1 * (c == "c")), ("a", "b", "c"))]:
         play = Play(HiCFL(**PAPER, stop="window", attempts=99), "abc", script)
         play.go(6)
-        assert play.clusters.notes["diaries"][0]["finished"] == finished
+        assert play.clusters.state.logs[0].finished == finished
+
+
+def test_every_stable_layer_is_tried_and_one_reference() -> None:
+    """Four clients, alike in the first layer, two opposite pairs in the last: as the paper has it, by default."""
+    layout = Layout(("conv.weight", "fc.weight"), ((1, 2), (1, 2)), 4)
+    at = {"a": (1, 1, 1, 0), "b": (1, 1, 1, 0.1), "c": (1, 1, -1, 0), "d": (1, 1, -1, 0.1)}
+    play = Play(HiCFL(xi=0.0, epsilon=2.5), "abcd", lambda client, round: at[client], layout=layout)
+    play.go(4)
+    assert len(play.clusters) == 1  # a window of three values needs five updates
+    play.go(1)
+    assert play.parts == parts_of("ab", "cd")
+    assert play.clusters.tree[0]["layer"] == "fc"
+
+
+@pytest.mark.parametrize("sizes", [(5, 3, 4), (2, 3, 4), (3, 4, 5)])
+def test_merging_is_symmetric(sizes: tuple[int, int, int]) -> None:
+    """Cosines .6 (1, 2), .5 (1, 3) and -.2 (2, 3): whoever is smallest, no two are merged over a third."""
+    gram = np.array([[1, 0.6, 0.5], [0.6, 1, -0.2], [0.5, -0.2, 1]])
+    moves = np.linalg.cholesky(gram).astype(np.float32)
+    members = {k: tuple(f"c{k}{n}" for n in range(size)) for k, size in enumerate(sizes)}
+    past = {c: PastUpdates(samples=10) for part in members.values() for c in part}
+    clusters = Clusters(members, dict(enumerate(moves)), state=Hierarchy(past, {}))
+    assert reorganised(clusters, {k: np.zeros(3) for k in members}).state.merged == {}
 
 
 def test_sliding_tests_look_in_every_round_once_the_window_is_full() -> None:
     at = {"a": (1, 0), "b": (-1, 0)}
-    play = Play(HiCFL(**PAPER, tests="sliding"), "ab", lambda client, round: at[client] if round > 1 else (1, 0))
+    play = Play(HiCFL(xi=0.0, epsilon=2.5), "ab", lambda client, round: at[client] if round > 1 else (1, 0))
     play.go(4)
     assert len(play.clusters) == 1
     play.go(1)
@@ -214,7 +249,7 @@ def test_planted_groups_are_found_at_once(n_clients: int, n_groups: int) -> None
     result = run(federation)
     assert found(result) == groups(federation)
     assert [branch["round"] for branch in result.tree] == [3] * (n_groups - 1)
-    assert all(branch["rule"] == "agreement" and branch["reference"] in federation.names for branch in result.tree)
+    assert all(branch["rule"] == "agreement" for branch in result.tree)
     assert result.accuracy["mean"] > 0.95
 
 
@@ -236,7 +271,7 @@ def test_the_length_of_updates_does_not_matter() -> None:
     noise = {(client, round): random.normal(size=30) for client in "abcdefgh" for round in range(1, 4)}
     results = []
     for scale in (1.0, 1e-3, 1e4):
-        play = Play(HiCFL(), "abcdefgh", lambda c, t, scale=scale: scale * (towards[c] + 0.3 * noise[c, t]))
+        play = Play(Agreement(), "abcdefgh", lambda c, t, scale=scale: scale * (towards[c] + 0.3 * noise[c, t]))
         play.go(3)
         results.append(play.parts)
     assert results == [parts_of("aceg", "bdfh")] * 3
@@ -260,8 +295,8 @@ def test_halves_follow_the_tree() -> None:
 
 def test_one_client_two_clients_and_equal_clients() -> None:
     for clients in ("a", "ab", "abcdef"):
-        for settings in ({}, {"rule": "paper"}, {"variant": "personalised", "attempts": 1}):
-            play = Play(HiCFL(**settings), clients, lambda client, round: (1.0, 2.0, 3.0))
+        for method in (Agreement(), HiCFL(), Agreement(variant="personalised", attempts=1)):
+            play = Play(method, clients, lambda client, round: (1.0, 2.0, 3.0))
             play.go(7)
             assert len(play.clusters) == 1
             assert play.clusters.models[0] == pytest.approx([7, 14, 21])
@@ -278,10 +313,10 @@ def test_absent_members_follow_when_they_are_seen() -> None:
 
     play = Play(HiCFL(**PAPER, quorum=0.8), "abcde", script)
     clusters = play.go(3)
-    assert clusters.notes["unassigned"] == ["e"]  # it has sent nothing yet: it waits on one of the sides
+    assert clusters.unassigned == ("e",)  # it has sent nothing yet: it waits on one of the sides
     play.go(2)
     assert play.parts == parts_of("ab", "cde")
-    assert play.clusters.notes["unassigned"] == []
+    assert play.clusters.unassigned == ()
 
 
 def test_members_with_few_updates_join_the_side_they_resemble() -> None:
@@ -289,7 +324,7 @@ def test_members_with_few_updates_join_the_side_they_resemble() -> None:
     play = Play(HiCFL(**PAPER), "abcde", lambda c, t: None if c == "e" and t < 3 else at[c])
     play.go(3)
     assert play.parts == parts_of("ab", "cde")
-    assert "unassigned" not in play.clusters.notes
+    assert play.clusters.unassigned == ()
 
 
 def test_no_split_without_a_quorum() -> None:
@@ -312,7 +347,7 @@ def test_old_updates_do_not_count() -> None:
 
 def test_partial_participation_finds_groups_too() -> None:
     federation = planted(n_clients=12, n_groups=2, rows=40)
-    result = run(federation, rounds=12, fraction=0.6)
+    result = run(federation, rounds=12, participation=0.6)
     assert found(result) == groups(federation)
 
 
@@ -327,7 +362,7 @@ def test_a_client_that_fails_does_not_disturb_the_others() -> None:
 def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
     whole = planted(n_clients=12, n_groups=3, rows=40)
     old, new = whole.clients[:9], whole.clients[9:]
-    arguments = {"method": "hicfl", "model": "mlp", "rounds": 4, "seed": 1, "workers": 1, "training": TRAINING}
+    arguments = {"method": "agreement", "model": "mlp", "rounds": 4, "seed": 1, "workers": 1, "training": TRAINING}
     result = fedclade.run(replace(whole, clients=old), **arguments, out=tmp_path / "run")
     assert len(result.clusters) == 3
     placed = fedclade.place(tmp_path / "run", replace(whole, clients=new), personalise=0)
@@ -341,7 +376,7 @@ def test_newcomers_walk_down_the_tree(tmp_path: Path) -> None:
 def test_clusters_follow_those_who_come_go_and_change() -> None:
     federation = planted(n_clients=12, rows=60)
     events = [{"round": 5, "join": 2}, {"round": 6, "leave": ["c0"]}, {"round": 7, "drift": ["c2", "c3"]}]
-    for rule in ({}, {"rule": "paper", "epsilon": 2.5}):
+    for rule in ({}, {"name": "hicfl", "epsilon": 2.5, "tests": "block"}):
         result = run(federation, rounds=8, events=events, **rule)
         assert result.summary["clusters"] == {"found": 2, "ari": 1.0, "nmi": 1.0}
         assert [branch["round"] for branch in result.tree] == [3]
@@ -351,9 +386,16 @@ def test_clusters_follow_those_who_come_go_and_change() -> None:
 
 def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
     federation = planted(n_clients=9, n_groups=3, rows=30)
-    for rule in ("agreement", "paper"):
-        method = {"name": "hicfl", "rule": rule, "epsilon": 1.0, "fraction": 0.9}
-        arguments = {"method": method, "model": "mlp", "seed": 1, "workers": 1, "training": TRAINING}
+    for rule, more in (("agreement", {}), ("hicfl", {"epsilon": 1.0})):
+        method = {"name": rule, **more}
+        arguments = {
+            "method": method,
+            "model": "mlp",
+            "seed": 1,
+            "workers": 1,
+            "training": TRAINING,
+            "participation": 0.9,
+        }
         unbroken = fedclade.run(federation, **arguments, rounds=8, out=tmp_path / rule / "unbroken")
         fedclade.run(federation, **arguments, rounds=4, out=tmp_path / rule / "broken")
         broken = fedclade.resume(tmp_path / rule / "broken", data=federation, rounds=8)
@@ -371,19 +413,19 @@ def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
 
 def test_fine_grained_and_personalised_go_further() -> None:
     places = two_groups("abcdefgh")
-    fine = Play(HiCFL(variant="fine-grained", attempts=1), "abcdefgh", pulling(places))
+    fine = Play(Agreement(variant="fine-grained", attempts=1), "abcdefgh", pulling(places))
     clusters = fine.go(30)
     assert [branch["rule"] for branch in clusters.tree] == ["agreement", "fine-grained", "fine-grained"]
     assert len(clusters) == 4
     assert all(part <= set("aceg") or part <= set("bdfh") for part in fine.parts)
-    alone = Play(HiCFL(variant="personalised", attempts=1), "abcdefgh", pulling(places))
+    alone = Play(Agreement(variant="personalised", attempts=1), "abcdefgh", pulling(places))
     assert len(alone.go(36)) == 8
 
 
 def test_a_variant_does_not_wait_for_clusters_that_never_show_anything() -> None:
     noise = {(c, t): np.random.default_rng([ord(c), t]).normal(size=40) for c in "abcdef" for t in range(1, 10)}
     for unclear, rounds in [(1, 6), (2, 9)]:
-        play = Play(HiCFL(variant="fine-grained", unclear=unclear), "abcdef", lambda c, t: noise[c, t])
+        play = Play(Agreement(variant="fine-grained", unclear=unclear), "abcdef", lambda c, t: noise[c, t])
         play.go(rounds - 1)
         assert len(play.clusters) == 1
         assert play.go(1).tree[0]["rule"] == "fine-grained"
@@ -417,47 +459,47 @@ def test_clusters_are_reorganised_once_they_have_moved_and_stay_so() -> None:
     apart = {"a": (1, 0), "b": (-1, 0)}
     play = Play(HiCFL(**PAPER, variant="re-organised"), "ab", lambda client, round: apart[client])
     play.go(3)
-    assert "merged" not in play.clusters.notes  # two singletons, both just made
+    assert play.clusters.state.merged is None  # two singletons, both just made
     play.go(1)
-    assert play.clusters.notes["merged"] == {}
+    assert play.clusters.state.merged == {}
     common = np.random.default_rng(9).normal(size=40) * 10
     places = {client: place + common for client, place in two_groups("abcdefgh").items()}
-    play = Play(HiCFL(variant="re-organised", attempts=1, unclear=1), "abcdefgh", pulling(places))
+    play = Play(Agreement(variant="re-organised", attempts=1, unclear=1), "abcdefgh", pulling(places))
     play.go(3)
     assert play.parts == parts_of("aceg", "bdfh")
     play.go(3)
-    assert play.clusters.notes["merged"] == {1: 2}
+    assert play.clusters.state.merged == {1: 2}
     assert play.go(6).members == {2: tuple("bdfhaceg")}
 
 
 def test_reorganising_merges_like_clusters_unless_a_third_objects() -> None:
     def clusters(moves: dict[int, tuple[float, float]], sizes: dict[int, int]) -> Clusters:
         members = {k: tuple(f"c{k}{n}" for n in range(sizes[k])) for k in moves}
-        memory = {c: {"samples": 10} for part in members.values() for c in part}
+        past = {c: PastUpdates(samples=10) for part in members.values() for c in part}
         models = {k: np.float32(move) for k, move in moves.items()}
-        return reorganised(Clusters(members, models, notes={"memory": memory}), {k: np.zeros(2) for k in moves})
+        return reorganised(Clusters(members, models, state=Hierarchy(past, {})), {k: np.zeros(2) for k in moves})
 
     merged = clusters({1: (1, 0), 2: (1, 0.5), 3: (-1, 0)}, {1: 1, 2: 3, 3: 2})
-    assert merged.notes["merged"] == {1: 2}
+    assert merged.state.merged == {1: 2}
     assert len(merged.members[2]) == 4
     assert merged.models[2] == pytest.approx([1, 0.375])  # three times as many rows
     conflict = clusters({1: (1, 0), 2: (1, 5), 3: (1, -5)}, {1: 1, 2: 3, 3: 3})
-    assert conflict.notes["merged"] == {}  # 2 and 3 move against each other, and 1 with both
+    assert conflict.state.merged == {}  # 2 and 3 move against each other, and 1 with both
 
 
 def test_misplaced_clients_find_back() -> None:
     clients = "abcdefghijkl"
     settings = {"misplace": 0.2, "misplace_round": 4}
-    mended = Play(HiCFL(**settings), clients, pulling(two_groups(clients)))
+    mended = Play(Agreement(**settings), clients, pulling(two_groups(clients)))
     mended.go(3)
     assert mended.parts == parts_of("acegik", "bdfhjl")
     mended.go(1)
-    wrong = mended.clusters.notes["misplaced"]
+    wrong = mended.clusters.state.misplaced
     assert len(wrong) == 2
     assert mended.parts != parts_of("acegik", "bdfhjl")
     mended.go(5)
     assert mended.parts == parts_of("acegik", "bdfhjl")
-    left = Play(HiCFL(**settings, correct=False), clients, pulling(two_groups(clients)))
+    left = Play(Agreement(**settings, correct=False), clients, pulling(two_groups(clients)))
     left.go(9)
     assert left.parts != parts_of("acegik", "bdfhjl")
 
@@ -466,16 +508,16 @@ def test_misplaced_clients_find_back() -> None:
 
 
 def test_settings_are_checked(federation: Federation) -> None:
-    for wrong in ({"epsilon": "half"}, {"rule": "mine"}, {"window": 0}, {"layers": "fc99"}):
+    for wrong in ({"agreement": "half"}, {"rule": "mine"}, {"window": 0}, {"layers": "fc99"}):
         with pytest.raises(FedcladeError):
             run(federation, rounds=1, **wrong)
 
 
 def test_fewer_layers_are_kept(federation: Federation) -> None:
     layout = Layout(("a.weight", "a.bias", "b.weight", "b.bias"), ((3, 2), (3,), (2, 3), (2,)), 17)
-    everything = Watch.of(layout, None, False)
+    everything = WatchedLayers.of(layout, None, False)
     assert everything.places == {"a": slice(0, 9), "b": slice(9, 17)}
-    head = Watch.of(layout, "head", True)
+    head = WatchedLayers.of(layout, "head", True)
     assert head.index.tolist() == list(range(9, 15))
     units = everything.seen(np.arange(17.0), "b", "units")
     assert np.linalg.norm(units) == pytest.approx(1)

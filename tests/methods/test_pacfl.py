@@ -5,19 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Scripted, Session, local, parts, two, whole_and_resumed
 
 from fedclade.data.federation import Federation
 from fedclade.errors import FedcladeError
 from fedclade.methods.pacfl import PACFL
-from planting import planted
+from harness import Scripted, Session, local, parts, two, whole_and_resumed
+from synthetic import planted
 
 E = np.eye(6, dtype=np.float32)
 
 
 def scripted(bases: dict[str, np.ndarray], **options: object) -> Scripted:
     told = {client: {"basis": basis} for client, basis in bases.items()}
-    return Scripted(dict.fromkeys(bases, two((0, 0))), told, **options)  # type: ignore[arg-type]
+    shape = next(iter(bases.values())).shape[:1]
+    return Scripted(dict.fromkeys(bases, two((0, 0))), told, input_shape=shape, **options)  # type: ignore[arg-type]
 
 
 def turned(degrees: float, first: int = 0) -> np.ndarray:
@@ -63,7 +64,7 @@ def test_a_threshold_in_degrees_or_a_number_of_clusters() -> None:
 def test_messages_are_those_of_the_table(tmp_path: Path) -> None:
     federation = apart(0)
     engine = local(federation, tmp_path)
-    session = Session(PACFL(n_clusters=2, n_vectors=3, fraction=0.5), engine)
+    session = Session(PACFL(n_clusters=2, n_vectors=3), engine, participation=0.5)
     session.go(2)
     for client, counts in zip(federation.names, federation.label_counts(), strict=True):
         vectors = np.minimum(counts, 3).sum()  # of eight numbers; a class of two rows has two
@@ -79,7 +80,7 @@ def test_few_equal_absent_and_new_clients() -> None:
         assert len(Session(PACFL(), scripted(dict.fromkeys(names, E[:, :2]))).go(1)) == 1
     gone = scripted(PAIRS, absent=lambda client, round: client == "d" and round < 2)
     session = Session(PACFL(threshold=10), gone)
-    assert session.go(1).notes["unassigned"] == ["d"]
+    assert session.go(1).unassigned == ("d",)
     assert parts(session.go(2)) == {frozenset("ab"), frozenset("cd")}
     with pytest.raises(FedcladeError, match=r"no client answered the clustering round \(absent"):
         Session(PACFL(), scripted(PAIRS, absent=lambda client, round: True)).go(0)
@@ -100,7 +101,7 @@ def test_groups_in_other_directions_are_found_and_joined(tmp_path: Path) -> None
 
 
 def test_label_groups_and_an_exact_resume(tmp_path: Path) -> None:
-    whole = whole_and_resumed({"name": "pacfl", "fraction": 0.5}, tmp_path, rounds=2, stop=1)
+    whole = whole_and_resumed({"name": "pacfl"}, tmp_path, rounds=2, stop=1, participation=0.5)
     assert whole.summary["clusters"] == {"found": 4, "ari": 1.0, "nmi": 1.0}
 
 
@@ -125,5 +126,5 @@ def test_clients_that_share_one_class_of_two_are_told_apart() -> None:
 
 def test_a_basis_that_is_not_finite_is_left_out_and_named() -> None:
     session = Session(PACFL(threshold=10), scripted({**PAIRS, "e": np.full((6, 1), np.nan, np.float32)}))
-    assert session.go(0).notes["unassigned"] == ["e"]
+    assert session.go(0).unassigned == ("e",)
     assert session.ask.failures[0]["failure"].startswith("not finite")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripted import Session, local
 
 import fedclade
 from fedclade.clients.tasks import Training
@@ -17,15 +16,16 @@ from fedclade.methods.ifca import IFCA
 from fedclade.methods.shared_layers import LGFedAvg
 from fedclade.models import make
 from fedclade.models.weights import Layout
-from planting import planted
+from harness import Session, Travelled, local
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 FINDERS = {
     "ifca": {"n_clusters": 2},
-    "hypcluster": {"n_clusters": 2, "fraction": 1.0},
+    "hypcluster": {"n_clusters": 2},
     "fesem": {"n_clusters": 2},
     "fedgroup": {"n_clusters": 2},
-    "flis": {"fraction": 1.0},
+    "flis": {},
 }
 
 
@@ -67,11 +67,12 @@ def test_per_fedavg_serves_groups_after_a_step_of_their_own(variant: str, seed: 
 
 
 def test_ditto_sends_as_much_as_fedavg() -> None:
-    bytes_of = [
+    plain, ditto = (
         fedclade.run(planted(), method=method, model="mlp", rounds=2, workers=1).summary["bytes"]
         for method in ("fedavg", "ditto")
-    ]
-    assert bytes_of[0] == bytes_of[1]
+    )
+    assert ditto["up"] == plain["up"]
+    assert 0 < ditto["down"] - plain["down"] < 2 * 6 * 200  # the words that tell of the second training
 
 
 def test_rows_in_one_place_that_cannot_be_trained_on_are_an_error() -> None:
@@ -84,14 +85,15 @@ def test_only_the_shared_layers_travel() -> None:
     sizes = {"fc1": 8 * 128 + 128, "fc2": 128 * 64 + 64, "fc3": 64 * 32 + 32, "fc4": 32 * 4 + 4}
     for method, floats in (("lg-fedavg", sizes["fc3"] + sizes["fc4"]), ("fedper", sum(sizes.values()) - sizes["fc4"])):
         result = fedclade.run(federation, method=method, model="mlp", rounds=2, workers=1)
-        assert result.summary["bytes"] == {"down": 2 * 6 * 4 * floats, "up": 2 * 6 * 4 * (floats + 1)}
+        for sent in result.summary["bytes"].values():
+            assert Travelled(sent, 2 * 6) == 2 * 6 * floats
 
 
 def test_ifca_sends_all_models_down_and_one_up() -> None:
     result = fedclade.run(planted(), method={"name": "ifca", "n_clusters": 3}, model="mlp", rounds=2, workers=1)
     floats = 8 * 128 + 128 + 128 * 64 + 64 + 64 * 32 + 32 + 32 * 4 + 4
-    assert result.summary["bytes"]["down"] == 2 * 6 * 3 * 4 * floats
-    assert result.summary["bytes"]["up"] == 2 * 6 * 4 * (floats + 2)  # with the row count and the number of the model
+    assert Travelled(result.summary["bytes"]["down"], 2 * 6) == 2 * 6 * 3 * floats
+    assert Travelled(result.summary["bytes"]["up"], 2 * 6) == 2 * 6 * floats
 
 
 def test_ifca_chooses_by_training_rows_not_by_test_rows() -> None:
@@ -141,7 +143,7 @@ def test_half_of_the_clients_a_round_and_one_that_never_answers(name: str, tmp_p
     engine.answer = lambda tasks, round: {  # type: ignore[method-assign]
         client: reply for client, reply in answer(tasks, round).items() if client != "c3"
     }
-    session = Session(METHODS[name](**{**FINDERS.get(name, {}), "fraction": 0.5}), engine, TRAINING)
+    session = Session(METHODS[name](**FINDERS.get(name, {})), engine, TRAINING, participation=0.5)
     clusters = session.go(3)  # it checks that they are a partition
     assert all(np.isfinite(model).all() for model in clusters.models.values())
     trained = [e for e in session.ledger if e["phase"] == "train" and e["direction"] == "down" and e["round"] == 3]

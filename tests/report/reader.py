@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {
     "training": {"learning_rate": 0.1},
 }
 METHODS: dict[str, Any] = {
-    "fedclust": {"name": "fedclust", "fraction": 1},
+    "fedclust": {"name": "fedclust"},
     "hicfl": "hicfl",
     "ifca": {"name": "ifca", "n_clusters": 2},
     "cfl": "cfl",

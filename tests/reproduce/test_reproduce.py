@@ -11,8 +11,11 @@ from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
 from fedclade.reproduce.finished import Finished, megabits_to
-from fedclade.reproduce.item import Experiment, Grid
+from fedclade.reproduce.item import Experiment
+from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.making import Listener, run_name
+from fedclade.reproduce.numbers import stated
+from fedclade.runs.folder import RunFolder
 
 ALL = items()
 CAN_BE_MADE = [name for name, (_, item) in ALL.items() if not item.why_not]
@@ -57,7 +60,7 @@ def test_a_run_that_was_stopped_goes_on(out: Path) -> None:
     _, item = ALL["adacfl/table3"]
     assert isinstance(item, Experiment)
     (stopped,) = [path.parent for path in (out / "runs").glob(f"{first_run('adacfl/table3')}/seed-0/result.json")]
-    (stopped / "result.json").unlink()
+    RunFolder(stopped).rewind(1)
     again = reproduce("adacfl/table3", "smoke", out, workers=1)
     assert again.table() == page.table()
 
@@ -93,6 +96,20 @@ def test_every_number_of_a_paper_has_its_cell() -> None:
             known = {(cell.row, cell.column) for cell in cells}
             for measure in item.measures:
                 assert set(measure.paper) <= known, (name, set(measure.paper) - known)
+        if isinstance(item, Listing):
+            assert {words[0] for words in item.paper} <= set(item.rows), name
+            assert {words[-1] for words in item.paper} <= set(item.places), name
+
+
+def test_the_papers_numbers_are_found_by_row_and_column() -> None:
+    skew = stated("fedclust", "table4", {"FedClust": ("ours", "also ours")})
+    assert skew["IFCA", "CIFAR-100"] == 43
+    assert skew["ours", "FMNIST"] == skew["also ours", "FMNIST"] == 7
+    assert ("FedAvg", "CIFAR-10") not in skew  # it has none
+    assert not any(row == "FedClust" for row, _ in skew)
+    assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "FashionMNIST"] == 98
+    assert stated("fedstack", "table2")["agglomerative", "2", "walking"] == 0.92
+    assert stated("fedstack", "table3")["FL+HC", "all", "F1"] == 0.83
 
 
 def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path: Path) -> None:
@@ -105,8 +122,8 @@ def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path:
 
 def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
     reproduce("fedclust/table5", "smoke", out, workers=1)
-    run = Finished(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
-    share, numbers = run.record["settings"]["method"]["fraction"], run.result["layout"]["n_parameters"]
+    run = Finished.open(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
+    share, numbers = run.record["settings"]["participation"], run.summary["layout"]["n_parameters"]
     assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
 
 

@@ -10,7 +10,7 @@ import fedclade
 from fedclade.clients.tasks import Training
 from fedclade.errors import FedcladeError
 from fedclade.events import Calendar, Event
-from planting import planted
+from synthetic import planted
 
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 NAMES = tuple("abcdef")
@@ -52,9 +52,7 @@ def test_impossible_events(events: list[Event], message: str) -> None:
 def test_clusters_follow_those_who_come_go_and_change(tmp_path: Path) -> None:
     federation = planted(n_clients=8, rows=60)
     events = [{"round": 2, "join": 2}, {"round": 3, "leave": ["c0"]}, {"round": 4, "drift": ["c1", "c2"]}]
-    settings = dict(
-        method={"name": "fedclust", "fraction": 1.0, "n_clusters": 2}, model="mlp", training=TRAINING, workers=1
-    )
+    settings = dict(method={"name": "fedclust", "n_clusters": 2}, model="mlp", training=TRAINING, workers=1)
     result = fedclade.run(federation, rounds=5, events=events, out=tmp_path / "run", **settings)
     history = result.history
     assert set(history[history["round"] == 1]["client"]) == {f"c{k}" for k in range(6)}
@@ -67,9 +65,7 @@ def test_clusters_follow_those_who_come_go_and_change(tmp_path: Path) -> None:
     assert np.array_equal(resumed.weights_for("c2"), result.weights_for("c2"))
 
 
-@pytest.mark.parametrize(
-    "method", [{"name": "fedclust", "n_clusters": 2, "fraction": 1.0}, {"name": "ifca", "n_clusters": 2}, "fedavg"]
-)
+@pytest.mark.parametrize("method", [{"name": "fedclust", "n_clusters": 2}, {"name": "ifca", "n_clusters": 2}, "fedavg"])
 def test_newcomers_are_placed_after_the_run(tmp_path: Path, method: object) -> None:
     everybody = planted(n_clients=8, rows=60)
     here, new = replace(everybody, clients=everybody.clients[:6]), replace(everybody, clients=everybody.clients[6:])

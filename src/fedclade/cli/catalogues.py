@@ -48,8 +48,8 @@ def models() -> None:
 
 def splits() -> None:
     """List the ways to deal a data set out to clients."""
-    from fedclade.data.splits import TEST_VIEWS
-    from fedclade.data.splits import splits as known
+    from fedclade.data.partition import TEST_VIEWS
+    from fedclade.data.partition import splits as known
 
     table = make_table("split", "example", "what each client gets", "paper")
     for split in known().values():
@@ -72,7 +72,9 @@ def _show_method(name: str, kind: "type[Method]") -> None:
     console.print(_settings_table("method", kind))
     console.print()
     console.print(_settings_table("training", Training))
-    console.print(f"\nTo change some: fedclade run --method {name} --set method.fraction=0.5 --set training.momentum=0")
+    console.print(
+        f"\nTo change some: fedclade run --method {name} --set training.learning_rate=0.1 --set training.momentum=0"
+    )
 
 
 def _settings_table(prefix: str, kind: "type[BaseModel]") -> Any:

@@ -1,5 +1,6 @@
 """`fedclade compare`: methods and settings against each other, over several seeds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +13,9 @@ from fedclade.display import StudyDisplay, counted, make_console, make_table
 
 # What a narrow terminal does not show, in this order.
 DISPENSABLE = (
-    "std",
-    "own worst",
-    "p",
-    "settled",
-    "CPU seconds",
-    "down MB",
-    "MB to target",
-    "rounds to target",
+    "local worst", "local std", "std", "p", "CPU seconds", "final", "down MB", "MB to target", "rounds to target",
     "up MB",
-)
+)  # fmt: skip
 
 
 def compare(
@@ -52,7 +46,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods over several seeds. What has been run already is not run again."""
-    from fedclade.compare import Study, write_tables, written
+    from fedclade.compare import Study
     from fedclade.compare import compare as run_study
     from fedclade.errors import FedcladeError
     from fedclade.settings import gathered, merged, read_toml
@@ -84,13 +78,16 @@ def compare(
     except KeyboardInterrupt:
         console.print(f"stopped; the same command with --out {folder} goes on", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
-    write_tables(comparison)
-    rows = written(comparison.table(), plan)
+    comparison.write()
+    rows = comparison.words()
     header, *body = fitting(rows, console.width)
-    table = make_table(*header, right=header[1:])
+    stacked = [name.replace(" ", "\n") for name in header]
+    table = make_table(*stacked, right=stacked[1:])
     for row in body:
         table.add_row(*row)
     console.print(table)
+    if warning := comparison.warning():
+        console.print(warning, soft_wrap=True)
     whole = "all columns" if len(header) < len(rows[0]) else "also"
     console.print(f"{whole} as Markdown, LaTeX, CSV and HTML in {folder}", soft_wrap=True)
     if comparison.failures:
@@ -101,7 +98,12 @@ def fitting(rows: list[list[str]], width: int) -> list[list[str]]:
     """The table without its least telling columns, as many as it takes to fit a narrow terminal."""
     columns = list(zip(*rows, strict=True))
     for name in DISPENSABLE:
-        if sum(max(map(len, column)) + 3 for column in columns) <= width:
+        if sum(_width(column) + 3 for column in columns) <= width:
             break
         columns = [column for column in columns if column[0] != name]
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _width(column: Sequence[str]) -> int:
+    """Of the widest cell; the words of a heading stand one below the other."""
+    return max(len(word) for word in (*column[0].split(), *column[1:]))

@@ -1,14 +1,17 @@
 """`fedclade data list | get | check | show`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedclade.cli import options
 from fedclade.cli.errors import OneLineErrors
 from fedclade.display import make_console, make_table, size_in_words
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
+
+if TYPE_CHECKING:
+    from fedclade.data import DataOptions
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -65,9 +68,11 @@ def check(name: Name, data_dir: options.DataDir = None) -> None:
     report = sources.check(name, data_dir)
     console = make_console()
     if report.files:
-        files = make_table("file", "size", "hash", right=("size",))
-        for state in report.files:
-            files.add_row(state.name, size_in_words(state.size) if state.path else "-", state.hash)
+        files = make_table("hash", "files", "size", "such as", right=("files", "size"))
+        for hash in ("right", "unknown", "wrong", "missing"):
+            if states := [state for state in report.files if state.hash == hash]:
+                size = size_in_words(sum(state.size for state in states)) if hash != "missing" else "-"
+                files.add_row(hash, f"{len(states):,}", size, listed((state.name for state in states), 3))
         console.print(files)
         console.print()
     if report.rows:
@@ -82,7 +87,7 @@ def check(name: Name, data_dir: options.DataDir = None) -> None:
         wrong = [state.name for state in report.files if state.hash == "wrong"]
         raise FedcladeError(
             report.problem
-            or f"{name}: {', '.join(wrong)} in {report.folder} is not the official file: run `fedclade data get {name}`"
+            or f"{name}: {listed(wrong, 6)} in {report.folder} is not the official file: run `fedclade data get {name}`"
         )
     console.print(f"{name} in {report.folder} is complete", soft_wrap=True)
 
@@ -95,23 +100,44 @@ def show(
     test_view: options.TestView = None,
     seed: options.Seed = None,
     data_dir: options.DataDir = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="data.NAME=VALUE", help="How own data are read (docs/data.md).")
+    ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE.png", help="Also draw it: png, svg or pdf.")
     ] = None,
 ) -> None:
     """Show how many rows of which label each client holds, as a table and as a picture."""
-    from fedclade.cli import holdings
+    from fedclade.cli import label_counts
     from fedclade.data import federation_of
 
     if picture is not None:
-        holdings.check_picture(picture)
-    federation = federation_of(data or "digits", split, clients, seed or 0, test_view, data_dir)
+        label_counts.check_picture(picture)
+    chosen = _data_options(set or [])
+    federation = federation_of(data or "digits", split, clients, seed or 0, test_view, data_dir, options=chosen)
     console = make_console()
-    console.print(holdings.headline(federation), end="\n\n")
-    console.print(holdings.table(federation, console.width))
+    for remark in federation.remarks:
+        console.print(f"note: {remark}", soft_wrap=True)
+    console.print(label_counts.headline(federation), end="\n\n")
+    console.print(label_counts.table(federation, console.width))
     console.print()
-    console.print(holdings.heat_map(federation, console), end="")
-    console.print(holdings.legend(federation))
+    console.print(label_counts.heat_map(federation, console), end="")
+    console.print(label_counts.legend(federation))
     if picture is not None:
-        holdings.draw(federation, picture)
+        label_counts.draw(federation, picture)
         console.print(f"drawn in {picture}", soft_wrap=True)
+
+
+def _data_options(assignments: list[str]) -> "DataOptions":
+    from pydantic import ValidationError
+
+    from fedclade.data import DataOptions
+    from fedclade.settings import in_one_line, with_assignments
+
+    values = with_assignments({"data": {}}, assignments)
+    if set(values) != {"data"}:
+        raise FedcladeError("--set: only data.NAME=VALUE has a meaning here, e.g. data.label=diagnosis")
+    try:
+        return DataOptions(**values["data"])
+    except ValidationError as error:
+        raise FedcladeError(in_one_line(error, "data", DataOptions.model_fields)) from None

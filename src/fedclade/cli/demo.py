@@ -33,7 +33,7 @@ def demo() -> None:
     console.print("\nThen FedClust, which looks for groups and trains a model for each:")
     clustered = _run("fedclust", folder, console)
     console.print()
-    console.print(outcome(clustered.folder))
+    console.print(outcome(clustered))
     console.print()
     console.print(_in_words(shared, clustered))
     console.print(_what_next(clustered.path), soft_wrap=True)
@@ -43,16 +43,16 @@ def _run(method: str, folder: Path, console: Console) -> "Result":
     from fedclade import api
 
     with stopping_cleanly(folder / method), RoundsDisplay(console) as display:
-        return api.run(**SETTINGS, method={"name": method, "fraction": 1.0}, out=folder / method, on_round=display)
+        return api.run(**SETTINGS, method=method, out=folder / method, on_round=display)
 
 
 def _in_words(shared: "Result", clustered: "Result") -> str:
-    found, agreement = clustered.summary["clusters"]["found"], clustered.summary["clusters"]["ari"]
+    found, agreement = len(clustered.clusters), clustered.agreement["ari"]
     how_well = "exactly the hidden ones" if agreement == 1 else f"agreement with the hidden ones {agreement:.2f} of 1"
     before, after = shared.accuracy["mean"], clustered.accuracy["mean"]
     return (
         f"From the last layers of the clients' first models the server found {found} groups: {how_well}.\n"
-        f"After the same {clustered.summary['rounds']} rounds a client's digits are read right {after:.0%} of the time "
+        f"After the same {clustered.rounds} rounds a client's digits are read right {after:.0%} of the time "
         f"by its group's model, {before:.0%} by the shared one.\n"
     )
 

@@ -1,6 +1,6 @@
-"""`fedclade deploy init | up`: real federations on Flower."""
+"""`fedclade deploy init | up | certificates | rotate`: real federations on Flower."""
 
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -64,28 +64,51 @@ def up(
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run the project on them, and take all down again."""
     from fedclade.cli.runs import default_folder, show, stopping_cleanly
-    from fedclade.deploy.local import NAME, Trial, dealt_nodes, ending_as_by_ctrl_c
+    from fedclade.deploy.local import NAME, Trial, dealt_nodes, ending_as_by_ctrl_c, run_here
 
     if not (folder / "pyproject.toml").is_file():
         raise FedcladeError(f"{folder} is no project: make one with `fedclade deploy init {folder}`")
     console = make_console()
+    say = partial(console.print, soft_wrap=True)
     configs = dealt_nodes(data or "digits", split, nodes)
+    if stay:
+        with ending_as_by_ctrl_c(), Trial(folder / "runs" / "nodes", configs, insecure=insecure) as trial:
+            say(trial.about)
+            say(f"run on them: FLWR_HOME={trial.environment['FLWR_HOME']} flwr run {folder} {NAME} --stream")
+            trial.stay(say)
+        return
     place = out or folder / default_folder("deployed")
-    with (
-        stopping_cleanly(place, "the same command and --out"),
-        ending_as_by_ctrl_c(),
-        tempfile.TemporaryDirectory(prefix="fedclade-up-") as work,
-        Trial(Path(work), configs, insecure=insecure) as trial,
-    ):
-        trust = "plain text, no keys" if insecure else "TLS and node keys"
-        console.print(f"a SuperLink and {nodes} SuperNodes are up on {trial.address} ({trust})", soft_wrap=True)
-        if stay:
-            home = trial.environment["FLWR_HOME"]
-            console.print(f"run on them: FLWR_HOME={home} flwr run {folder} {NAME} --stream", soft_wrap=True)
-            trial.stay()
-            return
-        config = {"out": str(place.absolute()), "clients": nodes, "set": " ".join(settings or ())}
-        code = trial.run(folder, config, show=True).wait()
-        if code or not (place / "result.json").is_file():
-            raise FedcladeError(f"the run did not end: look above; go on with the same --out {place}")
+    with stopping_cleanly(place):
+        run_here(place, configs, project=folder, insecure=insecure, assignments=" ".join(settings or ()), say=say)
     show(place)
+
+
+@app.command()
+def certificates(
+    hosts: Annotated[
+        list[str], typer.Argument(metavar="HOST...", help="Names and addresses by which nodes reach the server.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write to.")] = Path("."),
+) -> None:
+    """Make certificates for a SuperLink: ca.crt for everyone, server.pem and server.key for the server alone."""
+    from fedclade.deploy.keys import make_certificates
+    from fedclade.errors import needs_flower
+
+    needs_flower("deploy certificates")
+    for path in make_certificates(out, hosts):
+        print(path)
+
+
+@app.command()
+def rotate(
+    run: options.RunFolderPath,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The client.")],
+    key: Annotated[
+        Path | None,
+        typer.Argument(metavar="[KEY.pub]", help="Its new public key.  [the next one registered under the name]"),
+    ] = None,
+) -> None:
+    """Let a client of a run go on with a new key: from then on its name belongs to that one."""
+    from fedclade.deploy.rotation import rotate
+
+    print(rotate(run, name, key))

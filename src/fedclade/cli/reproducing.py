@@ -28,7 +28,7 @@ def reproduce(
     if item == "list":
         _list(markdown)
         return
-    from fedclade.compare import PlannedRun
+    from fedclade.compare.study import PlannedRun
     from fedclade.reproduce.making import Listener, page_folder
     from fedclade.reproduce.making import reproduce as make
 

@@ -46,13 +46,14 @@ def run(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting, as method.fraction=0.1 or training.learning_rate=0.1. May be given often.",
+            help="Any other setting, as participation=0.1 or training.learning_rate=0.1. May be given often.",
         ),
     ] = None,
     track: options.Track = None,
 ) -> None:
     """Run a method on a federation, and keep all that comes of it in a folder."""
     from fedclade import api
+    from fedclade.methods import name_of
     from fedclade.settings import gathered, settings_from
 
     given = {
@@ -62,7 +63,9 @@ def run(
     values = gathered(config, given, assignments or ())
     chosen = values.pop("out", None)
     settings = settings_from(values)
-    folder = Path(str(chosen)) if chosen else default_folder(settings.data, settings.method["name"], str(settings.seed))
+    folder = (
+        Path(str(chosen)) if chosen else default_folder(settings.data, name_of(settings.method), str(settings.seed))
+    )
     with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
         api.run(**values, out=folder, on_round=display, track=track)
     show(folder)
@@ -75,22 +78,34 @@ def resume(
     ] = None,
     workers: options.Workers = None,
     data_dir: options.DataDir = None,
+    forget_memory: Annotated[
+        bool,
+        typer.Option("--forget-memory", help="Go on from the cluster models where clients lost what they remembered."),
+    ] = False,
     track: options.Track = None,
 ) -> None:
     """Go on with a run where it stopped, or add rounds to one that has ended."""
     from fedclade import api
 
     with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
-        api.resume(folder, rounds=rounds, workers=workers, data_dir=data_dir, on_round=display, track=track)
+        api.resume(
+            folder,
+            rounds=rounds,
+            workers=workers,
+            data_dir=data_dir,
+            forget_memory=forget_memory,
+            on_round=display,
+            track=track,
+        )
     show(folder)
 
 
 def show(folder: options.RunFolderPath) -> None:
     """Show what a run found, or how far it has come."""
     from fedclade.display import outcome
-    from fedclade.runs.folder import RunFolder
+    from fedclade.result import Result
 
-    make_console().print(outcome(RunFolder.open(folder)))
+    make_console().print(outcome(Result.open(folder)))
 
 
 def default_folder(*words: str) -> Path:

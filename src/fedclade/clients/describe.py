@@ -58,3 +58,65 @@ def describe(
     if what not in STATISTICS:
         raise unknown("statistic", what, STATISTICS)
     return STATISTICS[what](x, y, n_classes, random, **options)
+
+
+# --- what may come back -----------------------------------------------------------------------------------------------
+
+
+def fault_of_description(
+    what: str, options: dict[str, Any], values: dict[str, np.ndarray], input_shape: tuple[int, ...], n_classes: int
+) -> str | None:
+    """What is wrong with statistics that came back, if anything; None: they are what was asked for."""
+    if what not in ANSWERS:
+        return None  # somebody's own statistic: only the method that asked knows what is right
+    shapes = {name: array.shape for name, array in values.items()}
+    wanted = ANSWERS[what](options, input_shape, n_classes, values)
+    if set(shapes) != set(wanted):
+        return f"sent {sorted(shapes)} where {sorted(wanted)} was asked for"
+    for name, (shape, least, most) in wanted.items():
+        if shapes[name] != shape:
+            return f"sent {name} of shape {shapes[name]}, {shape} was asked for"
+        if values[name].size and not (least <= values[name].min() and values[name].max() <= most):
+            return f"sent {name} outside {least:g} and {most:g}"
+    return None
+
+
+Answered = dict[str, tuple[tuple[int, ...], float, float]]  # of every name: the shape, the least and the most
+ANY = (-1e30, 1e30)
+
+
+def _entropy_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answered:
+    return {"n_classes": ((1,), 1, n_classes), "entropy": ((1,), 0.0, np.log2(max(n_classes, 1)) + 1e-3)}
+
+
+def _rows_answer(options: Any, shape: tuple[int, ...], n_classes: int, values: Any) -> Answered:
+    count = len(values.get("rows", ()))
+    if options.get("n") is not None:
+        count = min(count, int(options["n"]))
+    rows: Answered = {"rows": ((max(count, 1), *shape), *ANY)}
+    return rows | ({"labels": ((max(count, 1),), 0, n_classes - 1)} if options.get("labels", True) else {})
+
+
+def _subspaces_answer(options: Any, shape: tuple[int, ...], n_classes: int, values: Any) -> Answered:
+    basis = values.get("basis", np.empty((0, 0)))
+    width = basis.shape[1] if basis.ndim == 2 else 0
+    most = options.get("n_vectors", 3) * n_classes
+    return {"basis": ((int(np.prod(shape)), min(max(width, 1), most)), -1 - 1e-3, 1 + 1e-3)}
+
+
+def _gan_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answered:
+    return {"weights": (np.shape(options["weights"]), *ANY)}
+
+
+def _code_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answered:
+    size = (int(options["n_codes"]),)
+    return {"code": (size, -1e-3, 1 + 1e-3), "mean": (size, *ANY), "square": (size, *ANY)}
+
+
+ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], Answered]] = {
+    "class-entropy": _entropy_answer,
+    "rows": _rows_answer,
+    "subspaces": _subspaces_answer,
+    "gan": _gan_answer,
+    "mean-code": _code_answer,
+}

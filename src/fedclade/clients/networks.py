@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedclade.clients.batched import SMALLEST, Chain, Operation, first_trained, is_worth_it, largest_group, operations
+from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.quick import quick_forward
 from fedclade.models import row_type
 from fedclade.models.weights import Layout, flatten, put
@@ -67,8 +68,9 @@ class PlainNetwork:
 
     at_once = 1
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, objective: Objective | None = None) -> None:
         self.module, self.layout, self.row_type = module, Layout.of(module), row_type(module)
+        self.objective = objective or Classification()
         self.tensors = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self.homes = [(part, key, value) for part in module.modules() for key, value in part.named_buffers("", False)]
@@ -119,7 +121,7 @@ class PlainNetwork:
             parameter.grad = None
         self.grads[0].mul_(keep)
         with torch.enable_grad():
-            loss = nn.functional.cross_entropy(self.module(self.inputs(batch[0])).float(), batch[1])
+            loss = self.objective.loss(self.module(self.inputs(batch[0])).float(), batch[1])
             loss.backward()
         for parameter, _, grad in self.copied:
             if parameter.grad is not None:
@@ -189,7 +191,7 @@ class Built:
     """One of a run's networks: its module, the layout of its weights, and those it starts from."""
 
     def __init__(self, factory: Callable[[], nn.Module], seed: int) -> None:
-        self.seed = seed
+        self.seed, self.device = seed, torch.device("cpu")
         torch.manual_seed(seed % 2**63)
         self.module = factory()
         self.plain = PlainNetwork(self.module)
@@ -197,8 +199,20 @@ class Built:
         self.quick = quick_forward(self.module)
         self.learner = cache(self._learner)
 
+    @property
+    def objective(self) -> Objective:
+        return self.plain.objective
+
+    def work_for(self, objective: Objective, device: torch.device) -> None:
+        """From now on train for this, there."""
+        self.device = device
+        self.plain = PlainNetwork(self.module.to(device), objective)
+        self.learner.cache_clear()
+
     def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
+        if self.device.type != "cpu" or not self.objective.is_cross_entropy:
+            return self.plain
         ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
         return self.plain if ops is None or not is_worth_it(ops) else BatchedNetwork(ops, self.plain.frozen)
 

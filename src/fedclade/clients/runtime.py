@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,18 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedclade.clients.describe import describe
+from fedclade.clients.device import device_of
 from fedclade.clients.memory import Memory
+from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
+from fedclade.clients.objective import OBJECTIVES
 from fedclade.clients.tasks import (
+    SERVER,
     Answer,
     Describe,
     Described,
     Evaluate,
     Evaluated,
     Failure,
+    Layers,
     Predict,
     Predicted,
     Task,
@@ -30,9 +35,10 @@ from fedclade.clients.tasks import (
     Training,
 )
 from fedclade.clients.training import Job, batches_of, train
+from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
 from fedclade.models.assigned import Networks
-from fedclade.models.weights import Layout
+from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
 CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
@@ -47,14 +53,15 @@ class Rows:
     places: np.ndarray
 
     @classmethod
-    def given(cls, x: np.ndarray | Tensor, y: np.ndarray) -> "Rows":
+    def given(cls, x: np.ndarray | Tensor, y: np.ndarray, device: torch.device) -> "Rows":
         """All rows of a table that came with a task, or was computed."""
         table = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
-        return cls(table, torch.from_numpy(np.asarray(y, np.int64)), np.arange(len(table)))
+        labels = torch.from_numpy(np.asarray(y, np.int64))
+        return cls(table.to(device), labels.to(device), np.arange(len(table)))
 
     @property
     def labels(self) -> np.ndarray:
-        return self.y[self.places].numpy()
+        return self.y[self.places].cpu().numpy()
 
     def __len__(self) -> int:
         return len(self.places)
@@ -72,15 +79,20 @@ class ClientRuntime:
     memory: Memory
     seed: int
     training: Training
+    task: str = "classification"  # what networks are trained for (`objective.OBJECTIVES`)
+    device: str = "cpu"  # where they run (`device.device_of`)
     rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
     @cached_property
     def built(self) -> dict[str, Built]:
         """Every network, with the initial weights of this seed: they are the same for all clients that train it."""
         purpose = {name: f"initial model {name}" if name else "initial model" for name in self.networks.factories}
-        return {
+        built = {
             name: Built(factory, seed_of(self.seed, purpose[name])) for name, factory in self.networks.factories.items()
         }
+        for network in built.values():
+            network.work_for(OBJECTIVES[self.task], device_of(self.device))
+        return built
 
     @property
     def layout(self) -> Layout:
@@ -110,11 +122,11 @@ class ClientRuntime:
 
     @cached_property
     def x(self) -> Tensor:
-        return _shared(self.federation.x)
+        return _shared(self.federation.x).to(device_of(self.device))
 
     @cached_property
     def y(self) -> Tensor:
-        return _shared(self.federation.y)
+        return _shared(self.federation.y).to(device_of(self.device))
 
     @cached_property
     def clients(self) -> dict[str, Client]:
@@ -128,6 +140,27 @@ class ClientRuntime:
         """Whether clients of this network that train like this train together in one go."""
         size = (task.training or self.training).batch_size
         return task.rows is None and self.network(client).is_batched(self.federation.input_shape, size)
+
+    def served_weights(self, client: str, task: Evaluate) -> np.ndarray:
+        """The whole model that serves a client, as `Method.served` tells it."""
+        if not task.through:
+            return self._compose(client, task, task.weights)
+        kept = self.memory.read(client, task.through)
+        own = self.network(client).initial if kept is None else kept
+        assert task.weights is not None
+        return assembled(self.networks.make(client, task.through), own=own, cluster=task.weights)
+
+    def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
+        """Tasks that bring their rows along, done where the server is."""
+        return [self._alone(SERVER, task, round) for task in tasks]
+
+    def received(self, client: str, packet: Packet) -> Task:
+        """A task as it came over a wire. Raises KeyError, TypeError or ValueError where it is none."""
+        task = unpack(packet)
+        if not isinstance(task, Task):
+            raise TypeError(f"{type(task).__name__} is no task")
+        network = self.network(client, getattr(task, "through", ""))
+        return whole(task, network.layout, network.initial)
 
     def perform(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Do what some clients are asked; a client that raises fails alone."""
@@ -182,16 +215,29 @@ class ClientRuntime:
         trained, mean_losses = train(learner, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
-            if task.save:
-                self.memory.write(client, task.save, weights, round)
-            sent = weights[:0] if task.upload == "nothing" else weights[network.layout.select(task.upload)]
-            steps = len(job.batches)
             choice = chosen[client] if isinstance(task.weights, tuple) else None
-            answers[client] = Trained(sent.copy(), len(rows[client]), steps, float(loss), choice)
+            sent = self._outgoing(client, task, job.weights, weights, network.layout, round)
+            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice)
+        kept = [(client, task.save, weights) for (client, task), weights in zip(tasks.items(), trained, strict=True)]
+        self.memory.write_all([one for one in kept if one[1]], round)
         afterwards = {c: self._afterwards(t.then, t) for c, t in tasks.items() if t.then is not None}
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _outgoing(
+        self, client: str, task: Train, start: np.ndarray, weights: np.ndarray, layout: Layout, round: int
+    ) -> np.ndarray:
+        """What leaves the client of its trained weights."""
+        if task.upload == "nothing":
+            return np.empty(0, np.float32)
+        place = layout.select(task.upload)
+        if not task.outgoing:
+            return weights[place].copy()
+        update = weights[place] - start[place]
+        for number, step in enumerate(task.outgoing):
+            update = step.leave(update, stream(self.seed, f"update step {number}", client, round))
+        return (start[place] + update).astype(np.float32)
 
     def _afterwards(self, then: Train, before: Train) -> Train:
         """A further training, pulled to what was sent for the first one."""
@@ -202,14 +248,14 @@ class ClientRuntime:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
         if not isinstance(task, Evaluate) and task.rows is not None:
             labels = task.labels if isinstance(task, Train) else None
-            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels)
+            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels, device_of(self.device))
         else:
             rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
         network, weights = self.network(client), self.memory.read(client, task.through)
         below = outputs(network, network.initial if weights is None else weights, rows)
-        return Rows.given(torch.cat(below).softmax(1), rows.labels)
+        return Rows.given(torch.cat(below).softmax(1), rows.labels, rows.x.device)
 
     def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
         held = self.held(client)
@@ -229,12 +275,9 @@ class ClientRuntime:
             raise ValueError(f"weights of shape {sent.shape} do not fit a model of {network.layout.size} numbers")
         if sent is not None and not task.start:
             return sent
-        weights = self.memory.read(client, task.start) if task.start else None
-        weights = network.initial.copy() if weights is None else weights
-        if sent is not None:
-            place = network.layout.select(task.layers)
-            weights[place] = sent[place]
-        return weights
+        kept = self.memory.read(client, task.start) if task.start else None
+        otherwise = None if isinstance(task, Train) else task.otherwise
+        return composed(sent, task.layers, kept, network.initial if otherwise is None else otherwise, network.layout)
 
     def _evaluate(self, client: str, task: Evaluate, round: int) -> Evaluated:
         weights = self._compose(client, task, task.weights)
@@ -246,14 +289,11 @@ class ClientRuntime:
             assert isinstance(answer, Trained)
             weights = answer.weights
         rows = self._rows(client, task)
-        each, predictions = losses(self.network(client, task.through), weights, rows)
-        return summary(each, predictions == rows.labels)
+        return summary(*losses(self.network(client, task.through), weights, rows))
 
     def sweep(self, weights: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For engines that evaluate one model for many clients: each row's loss and whether it was classified right."""
-        rows = Rows(self.x, self.y, places)
-        each, predictions = losses(self.built[""], weights, rows)
-        return each, predictions == rows.labels
+        """For engines that evaluate one model for many clients: each row's loss and score."""
+        return losses(self.built[""], weights, Rows(self.x, self.y, places))
 
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
@@ -271,23 +311,34 @@ class ClientRuntime:
                 hook.remove()
         values = torch.cat(caught or parts)
         labels = rows.labels if task.rows is None else np.empty(0, np.int64)
-        return Predicted((values.softmax(1) if task.output == "probabilities" else values).numpy(), labels)
+        return Predicted((values.softmax(1) if task.output == "probabilities" else values).cpu().numpy(), labels)
+
+
+def composed(
+    sent: np.ndarray | None, layers: Layers, kept: np.ndarray | None, otherwise: np.ndarray, layout: Layout
+) -> np.ndarray:
+    """What was sent, over what the client keeps; `otherwise` stands for the latter where it keeps nothing."""
+    weights = (otherwise if kept is None else kept).copy()
+    if sent is not None:
+        place = layout.select(layers)
+        weights[place] = sent[place]
+    return weights
 
 
 def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:
     """What a network puts out for some rows, chunk by chunk."""
-    network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)), None)
+    network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)).to(rows.x.device), None)
     with torch.inference_mode():
         return [network.outputs(rows.x[part], int(part[0]), each_layer) for part in rows.chunks()]
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The loss and the predicted class of every row."""
-    each, predictions = [], []
+    """The loss and the score of every row."""
+    each, scores = [], []
     for part, output in zip(rows.chunks(), outputs(network, weights, rows), strict=True):
-        each.append(nn.functional.cross_entropy(output, rows.y[part], reduction="none").numpy())
-        predictions.append(output.argmax(1).numpy())
-    return np.concatenate(each), np.concatenate(predictions)
+        each.append(network.objective.losses(output, rows.y[part]).cpu().numpy())
+        scores.append(network.objective.scores(output, rows.y[part]).cpu().numpy())
+    return np.concatenate(each), np.concatenate(scores)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -299,8 +350,8 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def summary(losses: np.ndarray, right: np.ndarray) -> Evaluated:
-    return Evaluated(float(losses.mean(dtype=np.float64)), float(right.mean()), len(right))
+def summary(losses: np.ndarray, scores: np.ndarray) -> Evaluated:
+    return Evaluated(float(losses.mean(dtype=np.float64)), float(scores.mean()), len(scores))
 
 
 def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
@@ -329,6 +380,8 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
         "memory": str(runtime.memory.folder),
         "seed": runtime.seed,
         "training": runtime.training.model_dump(),
+        "task": runtime.task,
+        "device": runtime.device,
     }
     (folder / "about.json").write_text(json.dumps(about))
     (folder / "networks.pkl").write_bytes(cloudpickle.dumps(runtime.networks))
@@ -348,4 +401,5 @@ def load_runtime(folder: Path) -> ClientRuntime:
         tuple(about["classes"]),
     )
     networks = pickle.loads((folder / "networks.pkl").read_bytes())
-    return ClientRuntime(federation, networks, Memory(about["memory"]), about["seed"], Training(**about["training"]))
+    training, memory = Training(**about["training"]), Memory(about["memory"])
+    return ClientRuntime(federation, networks, memory, about["seed"], training, about["task"], about["device"])

@@ -1,22 +1,26 @@
 """What a method can ask of a client, and what a client answers.
 
 Tasks and answers are plain frozen values. Weights in them are whole flat vectors; `layers` and `upload` say which part
-really travels, so that traffic can be counted and sent (`sent_arrays`) without the method doing either.
+really travels (see `fedclade.clients.messages`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedclade.codec import travels
+from fedclade.updates import UpdateStep
+
 Layers = str | tuple[str, ...] | None  # None: everything; "head": the last layer; else names of layers
 
-LOCAL = "local"  # the slot of a client's memory that holds its own last trained model
+LOCAL = "local"  # the slot of a client's memory that holds its locally trained model
 SERVER = "server"  # the name under which the server itself works on rows it was given
 
 
+@travels
 class Training(BaseModel):
     """How a client trains: stochastic gradient descent on its own rows."""
 
@@ -36,6 +40,7 @@ class Training(BaseModel):
     inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
 
 
+@travels
 @dataclass(frozen=True)
 class Train:
     """Train on the client's training rows, remember the result, send (part of) it back."""
@@ -55,6 +60,7 @@ class Train:
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
+    outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
     # Where it has a proximal term, its centre is what was sent (Ditto).
 
@@ -63,18 +69,25 @@ class Train:
         return self.weights if isinstance(self.weights, tuple) else () if self.weights is None else (self.weights,)
 
 
+@travels
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of some weights on the client's rows."""
+    """Loss and accuracy of some weights on the client's rows.
+
+    It is also how a method says what serves a client (`Method.served`): the weights it sends, over those of the slot
+    `start`, or `otherwise` where the client keeps nothing there.
+    """
 
     weights: np.ndarray | None = None
     layers: Layers = None
     start: str = ""
+    otherwise: np.ndarray | None = None  # None: the initial model
     on: Literal["test", "train"] = "test"
     adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
     through: str = ""  # `weights` are of the clusters' network, which reads the probabilities of this slot's model
 
 
+@travels
 @dataclass(frozen=True)
 class Predict:
     """Outputs of some weights on given rows, or on the client's own."""
@@ -85,10 +98,12 @@ class Predict:
     rows: np.ndarray | None = None  # None: the client's own rows, and their labels come along
     on: Literal["test", "train"] = "test"
     spare: float = 0.0  # of training rows only those that a `Train` with the same share leaves out; 0: all of them
+    otherwise: np.ndarray | None = None
     output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
     through: str = ""  # as in `Evaluate`
 
 
+@travels
 @dataclass(frozen=True)
 class Describe:
     """Something worked out from the client's rows that leaves the client: see `fedclade.clients.describe`."""
@@ -97,6 +112,7 @@ class Describe:
     options: Mapping[str, Any] = field(default_factory=dict)  # arrays among them travel, and are counted
 
 
+@travels
 @dataclass(frozen=True)
 class Trained:
     weights: np.ndarray  # the layers asked for, as one vector
@@ -106,6 +122,7 @@ class Trained:
     chosen: int | None = None  # which of several candidates it started from
 
 
+@travels
 @dataclass(frozen=True)
 class Evaluated:
     loss: float
@@ -113,17 +130,20 @@ class Evaluated:
     n_samples: int
 
 
+@travels
 @dataclass(frozen=True)
 class Predicted:
     values: np.ndarray  # (rows, outputs) float32
     labels: np.ndarray  # (rows,) int64; empty where the rows were given
 
 
+@travels
 @dataclass(frozen=True)
 class Described:
     values: Mapping[str, np.ndarray]
 
 
+@travels
 @dataclass(frozen=True)
 class Failure:
     """Why a client did not answer; the same kinds on every engine."""
@@ -137,40 +157,3 @@ class Failure:
 
 Task = Train | Evaluate | Predict | Describe
 Answer = Trained | Evaluated | Predicted | Described
-
-
-def sent_arrays(message: Task | Answer, select: Any) -> Iterator[np.ndarray]:
-    """Every array of a message as it travels: weights cut to the layers sent (`select` is `Layout.select`)."""
-    match message:
-        case Train():
-            for candidate in message.candidates:
-                yield candidate[select(message.layers)]
-            yield from (vector for vector in (message.centre, message.linear, message.rows) if vector is not None)
-            if message.labels is not None:
-                yield message.labels.astype(np.int16)
-        case Evaluate() | Predict():
-            if message.weights is not None:
-                yield message.weights[select(message.layers)]
-            if isinstance(message, Predict) and message.rows is not None:
-                yield message.rows
-        case Describe():
-            yield from (value for value in message.options.values() if isinstance(value, np.ndarray))
-        case Trained():
-            yield message.weights
-        case Predicted():
-            yield message.values
-            yield message.labels.astype(np.int16)
-        case Described():
-            yield from message.values.values()
-
-
-def scalars_of(message: Task | Answer) -> int:
-    """How many single numbers travel beside the arrays (sample counts, losses): four bytes each in the ledger."""
-    match message:
-        case Train():
-            return 1 if message.linear is not None else 0  # how stiff the term is differs from client to client
-        case Trained():
-            return (1 if len(message.weights) else 0) + (message.chosen is not None)
-        case Evaluated():
-            return 3
-    return 0

@@ -57,9 +57,9 @@ def train_together(
     """The same for as many as a network takes at once, sorted by their steps."""
     per_step = {"none": 1, "first-order": 2, "hessian-free": 3}[training.meta]
     lengths = np.array([len(job.batches) // per_step for job in jobs])
-    network.begin(torch.from_numpy(np.stack([job.weights for job in jobs])))
+    network.begin(torch.from_numpy(np.stack([job.weights for job in jobs])).to(x.device))
     descent = Descent(network, jobs, training, lengths)
-    losses = torch.zeros(len(jobs))
+    losses = torch.zeros(len(jobs), device=x.device)
     done = 0
     for active in range(len(jobs), 0, -1):
         end = int(lengths[active - 1])
@@ -67,11 +67,11 @@ def train_together(
             continue
         network.go_on_with(active)
         rows = np.stack([job.batches[done * per_step : end * per_step] for job in jobs[:active]], 1)
-        batches = network.batches(x, y, torch.from_numpy(rows))
+        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device))
         for step in range(done, end):
             losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
         done = end
-    return network.end().numpy(), (losses / torch.from_numpy(np.maximum(lengths, 1))).numpy()
+    return network.end().cpu().numpy(), losses.cpu().numpy() / np.maximum(lengths, 1).astype(np.float32)
 
 
 class Descent:
@@ -81,11 +81,12 @@ class Descent:
         self.network, self.training = network, training
         # The gradients of a meta step are of different places: no momentum there.
         self.momentum = training.momentum if training.meta == "none" else 0.0
-        self.terms = _extra_terms(network, jobs)
-        self.rates = _cyclic_rates(jobs, training, lengths) if training.schedule == "cyclic" else None
+        device = network.parameters[0].device
+        self.terms = _extra_terms(network, jobs, device)
+        self.rates = _cyclic_rates(jobs, training, lengths).to(device) if training.schedule == "cyclic" else None
         self.frozen: list[tuple[int, Tensor]] = []
         if network.frozen:
-            marked = torch.zeros(1, len(jobs[0].weights))
+            marked = torch.zeros(1, len(jobs[0].weights), device=device)
             for place in network.frozen:
                 marked[:, place] = 1
             self.frozen = [(part, mask > 0) for part, mask in enumerate(network.pack(marked)) if mask.any()]
@@ -156,8 +157,8 @@ class Descent:
 
 def _lengths(parts: Sequence[Tensor]) -> Tensor:
     """(clients, 1): the length of each client's vector. Summed together, they would depend on how many there are."""
-    squares = [sum(part[k].square().sum() for part in parts) for k in range(len(parts[0]))]
-    return torch.tensor(squares).sqrt().unsqueeze(1)
+    squares = [torch.stack([part[k].square().sum() for part in parts]).sum() for k in range(len(parts[0]))]
+    return torch.stack(squares).sqrt().unsqueeze(1)
 
 
 def cyclic_rate(step: np.ndarray, step_size: int, base: float, top: float) -> np.ndarray:
@@ -181,13 +182,15 @@ def _cyclic_rates(jobs: Sequence[Job], training: Training, lengths: np.ndarray) 
     return rates
 
 
-def _extra_terms(network: Network, jobs: Sequence[Job]) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]] | None:
+def _extra_terms(
+    network: Network, jobs: Sequence[Job], device: torch.device
+) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]] | None:
     """The proximal strength, its centre and the linear term of every job, or None where no job has any."""
     if not any(job.proximal or job.linear is not None for job in jobs):
         return None
     nothing = np.zeros_like(jobs[0].weights)
     centres = [job.weights if job.centre is None else job.centre for job in jobs]
     linears = [nothing if job.linear is None else job.linear for job in jobs]
-    strengths = torch.tensor([[job.proximal] for job in jobs], dtype=torch.float32)
-    pull, push = (network.pack(torch.from_numpy(np.stack(vectors))) for vectors in (centres, linears))
+    strengths = torch.tensor([[job.proximal] for job in jobs], dtype=torch.float32, device=device)
+    pull, push = (network.pack(torch.from_numpy(np.stack(vectors)).to(device)) for vectors in (centres, linears))
     return strengths, pull, push

@@ -1,7 +1,7 @@
-"""Data: official files to arrays (`sources`), one data set to many clients (`splits`), the clients (`federation`)."""
+"""Data: official files to arrays (`sources`), one data set to many clients (`partition`), a person's own (`own`)."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedclade.data.federation import Client, Dataset, Federation
+from fedclade.data.options import DataOptions
+from fedclade.data.preprocessing import Preprocessing
 from fedclade.errors import FedcladeError, imported
 
 DEFAULT_CLIENTS = 20
@@ -22,39 +24,35 @@ def federation_of(
     test_view: str | None = None,
     data_dir: Path | str | None = None,
     classes: Sequence[str] | None = None,
-    columns: Sequence[str] = (),
+    options: DataOptions | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> Federation:
     """A federation from anything that can be one.
 
-    `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"my_module:make_data"`, a
-    Dataset, a Federation, or a dict of clients with arrays or torch Datasets. `classes` fixes the labels of own data,
-    `columns` the features of own tables and their order.
+    `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"table:PATH"`,
+    `"my_module:make_data"`, a Dataset, a Federation, a pandas DataFrame, or a dict of clients with arrays, DataFrames
+    or torch Datasets. `options` say how own data are read; `classes` and `preprocessing` are those of a run that own
+    data shall fit.
     """
+    from fedclade.data import own
+    from fedclade.data.partition import partition
     from fedclade.data.sources import load, sources
-    from fedclade.data.sources.own import folder_of, from_folder
-    from fedclade.data.splits import split as deal
 
-    if isinstance(data, str):
-        name, _, rest = data.partition(":")
-        if name == "folder":
-            data = from_folder(folder_of(data), classes=classes, columns=columns)
-        elif rest and name not in sources():
-            data = _made(data)
-        else:
-            data = load(data, data_dir)
-    if isinstance(data, Mapping):
-        data = _from_clients(data, classes)
+    options = options or DataOptions()
+    if isinstance(data, str) and not data.startswith(("folder:", "table:")):
+        name, colon, _ = data.partition(":")
+        data = _made(data) if colon and name not in sources() else load(data, data_dir)
+    if not isinstance(data, Dataset) and split not in (None, "natural", "own"):
+        raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
     if isinstance(data, Federation):
-        return _as_dealt(data, split, clients)
+        return _as_given(data, clients, seed, test_view, options)
     if not isinstance(data, Dataset):
-        raise FedcladeError(
-            f"cannot make clients of {type(data).__name__}: give a name, a dict of clients or a Federation"
-        )
+        return own.gather(data, options, clients, seed, test_view, classes).federation(preprocessing)
     if split is None:
         split = "natural" if data.owner is not None else "iid"
     if clients is None and split != "natural":
         clients = DEFAULT_CLIENTS
-    return deal(data, split, clients, seed, test_view).checked()
+    return partition(data, split, clients, seed, test_view, options.holdout)
 
 
 def _made(path: str) -> Any:
@@ -68,25 +66,18 @@ def _made(path: str) -> Any:
         raise FedcladeError(f"data {path!r}: it raised {type(error).__name__}: {error}") from error
 
 
-def _from_clients(clients: Mapping[str, Any], classes: Sequence[str] | None) -> Federation:
-    from fedclade.data.sources.own import from_arrays, from_datasets
+def _as_given(
+    federation: Federation, clients: int | None, seed: int, test_view: str | None, options: DataOptions
+) -> Federation:
+    """A federation that was given as such: its first clients, tested as asked."""
+    from fedclade.data.partition.test_views import check_own_view, on_own_rows
 
-    is_array = [isinstance(value, Mapping) or _holds_arrays(value) for value in clients.values()]
-    return (from_arrays if all(is_array) else from_datasets)(dict(clients), classes)
-
-
-def _holds_arrays(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(hasattr(part, "shape") or isinstance(part, list) for part in value)
-
-
-def _as_dealt(federation: Federation, split: str | None, clients: int | None) -> Federation:
-    if split not in (None, "natural", "own"):
-        raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
+    check_own_view(test_view)
     if clients is not None and clients > len(federation):
         raise FedcladeError(f"{clients} clients asked for, but the data have {len(federation)}")
-    if clients is None or clients == len(federation):
-        return federation.checked()
-    return replace(federation, clients=federation.clients[:clients]).checked()
+    first, in_order = federation.clients[:clients], options.holdout_rows == "last"
+    tested = on_own_rows(first, federation.y, test_view, seed, options.holdout, in_order)
+    return replace(federation, clients=tuple(tested)).checked()
 
 
 def fingerprint(federation: Federation) -> str:
@@ -100,4 +91,4 @@ def fingerprint(federation: Federation) -> str:
     return f"{mark:08x}"
 
 
-__all__ = ["Client", "Dataset", "Federation", "federation_of", "fingerprint"]
+__all__ = ["Client", "DataOptions", "Dataset", "Federation", "Preprocessing", "federation_of", "fingerprint"]

@@ -5,6 +5,7 @@ Both hold their rows once, in one array; clients are index arrays into it. Rows 
 """
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedclade.data.preprocessing import Preprocessing
 from fedclade.errors import FedcladeError
 from fedclade.randomness import stream
 
@@ -28,6 +30,7 @@ class Dataset:
     classes: tuple[str, ...]
     owner: np.ndarray | None = None  # (rows,) int64: whose row it is, where people (or drugs) own rows
     owners: tuple[str, ...] = ()  # the owners' names, by that number
+    groups: tuple[int, ...] = ()  # the owners' hidden groups, where these are known
 
     @property
     def n_classes(self) -> int:
@@ -42,6 +45,11 @@ class Client:
     train: np.ndarray  # int32 row numbers, no row belongs to two clients' training data
     test: np.ndarray  # int32 row numbers; clients may share test rows
     group: int | None = None
+    held_out: bool = False  # whether its test rows were taken from its training rows
+
+    def __post_init__(self) -> None:
+        if self.name.encode("utf-8", "replace").decode() != self.name:
+            raise FedcladeError(f"the name {self.name!a} of a client is not UTF-8: give it another")
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,9 @@ class Federation:
     data: str = "own"  # what it was made from, for the record
     split: str = "own"
     columns: tuple[str, ...] = ()  # the names of the features in their order, where tables gave them
+    row_numbers: np.ndarray | None = None  # of each row in its client's own file or table; None: as in the pool
+    preprocessing: Preprocessing | None = None  # what made the rows of own data
+    remarks: tuple[str, ...] = ()  # what was done with the data that nobody asked for, in sentences
 
     @property
     def n_classes(self) -> int:
@@ -83,6 +94,22 @@ class Federation:
             if client.name == name:
                 return client
         raise KeyError(name)
+
+    @property
+    def held_out(self) -> dict[str, np.ndarray]:
+        """The row numbers (from 0, in its own file or table) that a client tests on, of clients without test rows."""
+        numbers = np.arange(len(self.y)) if self.row_numbers is None else self.row_numbers
+        return {client.name: numbers[client.test] for client in self.clients if client.held_out}
+
+    def alone(self, name: str, known_as: str = "") -> "Federation":
+        """One client with its rows only: training rows first, then test rows."""
+        client = self[name]
+        rows, cut = np.concatenate([client.train, client.test]), len(client.train)
+        places = np.arange(len(rows), dtype=np.int32)
+        alone = replace(client, name=known_as or name, train=places[:cut], test=places[cut:])
+        numbers = rows if self.row_numbers is None else self.row_numbers[rows]
+        x = np.ascontiguousarray(self.x[rows])
+        return replace(self, x=x, y=self.y[rows], clients=(alone,), row_numbers=numbers)
 
     def label_counts(self) -> np.ndarray:
         """(clients, classes): how many training rows of each class a client holds."""
@@ -153,3 +180,9 @@ def memory_folder(n_bytes: int) -> str | None:
     if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > n_bytes + (64 << 20):
         return str(memory)
     return None
+
+
+def natural_order(name: str) -> tuple[list[str | int], str]:
+    """A sorting key under which client-2 comes before client-10."""
+    words = re.split(r"([0-9]+)", name)
+    return [int(word) if i % 2 else word for i, word in enumerate(words)], name

@@ -1,17 +1,18 @@
 """A federation of real processes on this machine: a SuperLink and some SuperNodes on loopback, for trying out.
 
-They speak TLS, and nodes sign with keys that are registered, all made on the spot; `insecure` leaves both out. Whatever
-was started is taken down at the end, also when something goes wrong.
+They speak TLS, and nodes sign with keys that are registered; `insecure` leaves both out. Whatever was started is taken
+down at the end, also when something goes wrong.
 """
 
 import contextlib
+import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedclade.deploy import needs_flower
 from fedclade.deploy.keys import make_certificates, make_node_key
 from fedclade.deploy.project import init
-from fedclade.errors import FedcladeError
+from fedclade.deploy.server import NOT_HERE
+from fedclade.errors import FedcladeError, needs_flower
+from fedclade.files import safe_name, write_json
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings
 
@@ -31,10 +33,19 @@ HERE = "127.0.0.1"
 NAME = "trial"  # of the SuperLink in Flower's configuration
 MOST_NODES = 30  # processes on one machine
 STARTUP = 120.0  # seconds that a process may take to be ready, on a slow day
+STAYS = {"keys", "memory", "trial.json", ".lock"}  # of a trial's folder, from one start to the next
+# Reads numbers of process groups until its input closes, then ends them all.
+WATCHDOG = """
+while read group; do groups="$groups -$group"; done
+[ -z "$groups" ] || { kill -s TERM -- $groups; sleep 3; kill -s KILL -- $groups; }
+"""
 
 
 class Trial:
-    """A SuperLink, the SuperExec that starts server apps for it, and SuperNodes, each in a process of its own."""
+    """A SuperLink, the SuperExec that starts server apps for it, and SuperNodes, each in a process of its own.
+
+    The nodes' keys and what they remember stay in the folder, so that a run can go on; all else is new at each start.
+    """
 
     def __init__(
         self, folder: Path, nodes: Sequence[Mapping[str, Any]], *, insecure: bool = False, patience: float = STARTUP
@@ -44,9 +55,10 @@ class Trial:
         self.processes: dict[str, subprocess.Popen[Any]] = {}
         self.port = free_port()
         self._ports = [free_port() for _ in nodes]
-        home = self.folder / "flower"
+        self._keys = [self.name(number) for number, _ in enumerate(nodes)]  # under which each is registered
+        self._unregistered: set[int] = set()
         self.environment = os.environ | {
-            "FLWR_HOME": str(home),
+            "FLWR_HOME": str(self.folder / "flower"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -57,14 +69,19 @@ class Trial:
         }
 
     def __enter__(self) -> "Trial":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        self._held = RunFolder(self.folder).__enter__()
         try:
+            self._clear()
+            self._watch()
             self._prepare()
             self.start_superlink()
             self.start_superexec()
             with ThreadPoolExecutor(8) as hands:
                 list(hands.map(self._admit_and_start, range(len(self.nodes))))
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         return self
 
@@ -72,10 +89,28 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        if kind is None:  # else the logs may tell why
+            self._clear()
+        self._held.__exit__(kind, error, trace)
+
+    def _clear(self) -> None:
+        """Take away what was of one start only; one that was killed could not."""
+        for path in self.folder.iterdir():
+            if path.is_dir() and path.name not in STAYS:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.is_file() and path.name not in STAYS:
+                path.unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        """Have a small process end all others when this one ends without having done so, even by SIGKILL."""
+        self._watchdog = subprocess.Popen(
+            ["sh", "-c", WATCHDOG], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, text=True,
+        )  # fmt: skip
 
     def _admit_and_start(self, number: int) -> None:
         if not self.insecure:
-            self.register(self.key(number), self.name(number))
+            self.register(self.key(number), self._keys[number])
         self.start_node(number)
 
     @property
@@ -83,8 +118,12 @@ class Trial:
         return f"{HERE}:{self.port}"
 
     @property
+    def _certificates(self) -> Path:
+        return self.folder / "certificates"
+
+    @property
     def _trust(self) -> list[str]:
-        return ["--insecure"] if self.insecure else ["--root-certificates", str(self.folder / "keys" / "ca.crt")]
+        return ["--insecure"] if self.insecure else ["--root-certificates", str(self._certificates / "ca.crt")]
 
     @property
     def _secret(self) -> list[str]:
@@ -94,21 +133,21 @@ class Trial:
         return str(self.nodes[number].get("name", f"node-{number}"))
 
     def key(self, number: int) -> Path:
-        return self.folder / "keys" / f"node-{number}"
+        """A node's private key, which is made when it is first wanted."""
+        path = self.folder / "keys" / safe_name(self._keys[number])
+        if not path.is_file():
+            make_node_key(path)
+        return path
 
     def _prepare(self) -> None:
-        keys = self.folder / "keys"
-        (self.folder / "flower").mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
+        (self.folder / "flower").mkdir()
         secret = os.open(self.folder / "secret", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.write(secret, secrets.token_hex(32).encode())
         os.close(secret)
         trust = "insecure = true"
         if not self.insecure:
-            make_certificates(keys)
-            for number, _ in enumerate(self.nodes):
-                make_node_key(self.key(number))
-            trust = f'root-certificates = "{keys / "ca.crt"}"'
+            make_certificates(self._certificates)
+            trust = f'root-certificates = "{self._certificates / "ca.crt"}"'
         config = f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n{trust}\n'
         (self.folder / "flower" / "config.toml").write_text(config)
 
@@ -120,13 +159,18 @@ class Trial:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, start_new_session=True
             )
-        self.processes[name] = process
+        self._started(name, process)
         return process
 
+    def _started(self, name: str, process: subprocess.Popen[Any]) -> None:
+        self.processes[name] = process
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.write(f"{process.pid}\n")
+        self._watchdog.stdin.flush()
+
     def start_superlink(self) -> None:
-        keys = self.folder / "keys"
         files = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
-        secure = [word if word.startswith("--") else str(keys / word) for word in files]
+        secure = [word if word.startswith("--") else str(self._certificates / word) for word in files]
         # A SuperExec of its own and a database on disk: then a run survives the SuperLink's death.
         self.start(
             "superlink",
@@ -158,11 +202,12 @@ class Trial:
         self.nodes.append(config)
         self._ports.append(free_port())
         number = len(self.nodes) - 1
-        if not self.insecure:
-            make_node_key(self.key(number))
-            if registered_as is not None:
-                self.register(self.key(number), registered_as or self.name(number))
-        self.start_node(number)
+        self._keys.append(registered_as or self.name(number))
+        if registered_as is None:
+            self._unregistered.add(number)
+            self.start_node(number)
+        else:
+            self._admit_and_start(number)
         return number
 
     def register(self, key: Path, name: str) -> None:
@@ -195,20 +240,40 @@ class Trial:
             _signal(process, signal.SIGKILL)
             process.wait()
         self.processes.clear()
+        self._watchdog.kill()
+        self._watchdog.wait()
 
-    def stay(self) -> None:
+    def stay(self, say: Callable[[str], None] = print) -> None:
         """Until Ctrl-C; a node that ends is started again, as a supervisor would."""
+        said: set[str] = set()
         with contextlib.suppress(KeyboardInterrupt):
             while True:
-                self.mend()
+                for why in {*self.mend()} - said:
+                    said.add(why)
+                    say(why)
                 time.sleep(2)
 
-    def mend(self, *numbers: int) -> None:
-        """Start nodes again that have ended: one that returns while its old self still counts as online exits."""
+    def mend(self, *numbers: int) -> list[str]:
+        """Start nodes again that have ended; returns why each of them did."""
+        reasons = []
         for number in numbers or range(len(self.nodes)):
             process = self.processes.get(self.process_of(number))
             if process is not None and process.poll() is not None:
+                reasons.append(self.why_ended(number))
                 self.start_node(number)
+        return reasons
+
+    def why_ended(self, number: int) -> str:
+        """Flower has one text for keys that it does not know and for those in use."""
+        log, name = (self.folder / f"{self.process_of(number)}.log").read_text(errors="replace"), self.name(number)
+        if "Failed to activate SuperNode" not in log[-2000:]:
+            return f"node {name!r} ended: {_last_line(log) or 'it was killed'}"
+        if number in self._unregistered:
+            return f"node {name!r} was turned away: its key is not registered (`flwr supernode register`)"
+        return (
+            f"node {name!r} was turned away: its key is in use, by a copy elsewhere or by its old self, "
+            "which counts as online for a minute"
+        )
 
     def wait_for(self, ready: Callable[[], bool], what: str, process: str = "") -> None:
         until = time.monotonic() + self.patience
@@ -221,6 +286,33 @@ class Trial:
 
     # Runs
 
+    @property
+    def about(self) -> str:
+        trust = "plain text, no keys" if self.insecure else "TLS and node keys"
+        return f"a SuperLink and {len(self.nodes)} SuperNodes are up on {self.address} ({trust})"
+
+    def finish(self, run: subprocess.Popen[Any], out: Path) -> None:
+        """Wait for the end of a run, which leaves its result in a folder; raise one line on why it has none."""
+        while run.poll() is None:
+            for name in ("superlink", "superexec"):
+                if self.processes[name].poll() is not None:
+                    raise FedcladeError(f"the {name} died: {_last_line((self.folder / f'{name}.log').read_text())}")
+            time.sleep(0.3)
+        if not (out / "result.json").is_file():
+            go_on = f", and go on with `fedclade resume {out}`" if (out / "settings.json").is_file() else ""
+            raise FedcladeError(f"the run did not end: {self._fate()}{go_on}")
+
+    def _fate(self) -> str:
+        """What Flower says of how a run ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, KeyError):
+            runs = json.loads(self.flwr("list", NAME, "--format", "json").stdout)["runs"]
+            for run in runs:
+                return (
+                    str(run["status-details"] or "").strip().splitlines()[-1:][0]
+                    or f"its server app is {run['status']}"
+                )
+        return "Flower did not take it; look above"
+
     def run(self, project: Path, config: Mapping[str, Any], *, show: bool = False) -> subprocess.Popen[str]:
         """`flwr run` of a project: a process that ends when the run has ended."""
         values = {"keys": not self.insecure, **config}
@@ -230,7 +322,7 @@ class Trial:
             env=self.environment, text=True, stdin=subprocess.DEVNULL, start_new_session=True,
             stdout=None if show else subprocess.PIPE, stderr=None if show else subprocess.STDOUT,
         )  # fmt: skip
-        self.processes[f"run-{process.pid}"] = process
+        self._started(f"run-{process.pid}", process)
         return process
 
 
@@ -283,6 +375,11 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
+def home_of(out: Path) -> Path:
+    """Where the nodes of a run that goes on this machine have their keys and what they remember."""
+    return out.with_name(f"{out.name}.nodes")
+
+
 def run_on_trial(settings: Settings, out: Path) -> RunFolder:
     """A run of `fedclade run` on real processes: a node for each client of the federation."""
     if settings.events:
@@ -290,45 +387,70 @@ def run_on_trial(settings: Settings, out: Path) -> RunFolder:
     nodes = dealt_nodes(settings.data, settings.split, settings.clients, settings.seed, settings)
     if len(nodes) > MOST_NODES:
         raise FedcladeError(f"{len(nodes)} clients are too many processes for this machine: use --engine flower-sim")
-    chosen = settings.model_dump(mode="json", exclude={"data", "split", "clients", "test_view", "data_dir", "events"})
-    chosen = {name: value for name, value in chosen.items() if name not in ("engine", "workers")}
-    tables = {"method": chosen.pop("method"), "training": chosen.pop("training")}
-    values = {f"{table}.{name}": value for table, inner in tables.items() for name, value in inner.items()} | chosen
-    words = [f"{name}={_toml(value)}" for name, value in values.items() if value is not None]
-    with ending_as_by_ctrl_c(), tempfile.TemporaryDirectory(prefix="fedclade-up-") as work:
-        init(Path(work) / "app")
-        with Trial(Path(work) / "trial", nodes) as trial:
-            config = {"out": str(out.absolute()), "clients": len(nodes), "set": " ".join(words)}
-            trial.run(Path(work) / "app", config, show=True).wait()
-    folder = RunFolder.open(out)
-    if not folder.is_finished:
-        raise FedcladeError(f"the run in {out} did not end: look above for the reason")
-    return folder
+    return run_here(out, nodes, settings=settings)
 
 
-def _toml(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
-    if any(mark in text for mark in "'\"{"):
+def resume_on_trial(settings: Settings, out: Path) -> RunFolder:
+    """Go on with a run whose nodes were processes of this machine: with the same keys and memories."""
+    plan = home_of(out) / "trial.json"
+    if not plan.is_file():
         raise FedcladeError(
-            f"the setting {value!r} cannot travel by Flower's configuration: write it into pyproject.toml"
+            f"the nodes of the run in {out} are elsewhere: go on with "
+            f"`flwr run PROJECT SUPERLINK --stream --run-config 'out=\"{out.absolute()}\" rounds={settings.rounds}'`"
         )
-    return text
+    told = json.loads(plan.read_text(encoding="utf-8"))
+    project = Path(told["project"]) if told["project"] else None
+    return run_here(out, told["nodes"], project=project, insecure=told["insecure"], settings=settings)
+
+
+def run_here(
+    out: Path,
+    nodes: Sequence[Mapping[str, Any]],
+    *,
+    project: Path | None = None,  # None: one as `fedclade deploy init` makes it
+    insecure: bool = False,
+    settings: Settings | None = None,  # None: those of the project
+    assignments: str = "",
+    say: Callable[[str], None] = print,
+) -> RunFolder:
+    """`flwr run` on nodes of this machine, from its start or from where its folder stands."""
+    needs_flower("a local deployment")
+    import tomli_w  # comes with Flower
+
+    with ending_as_by_ctrl_c(), Trial(home_of(out), nodes, insecure=insecure) as trial:
+        plan = {"nodes": list(nodes), "project": project and str(project.absolute()), "insecure": insecure}
+        write_json(trial.folder / "trial.json", plan)
+        say(trial.about)
+        config: dict[str, Any] = {"out": str(out.absolute()), "clients": len(nodes), "set": assignments}
+        if settings is not None:
+            config["config"] = str(trial.folder / "settings.toml")
+            chosen = settings.model_dump(mode="json", exclude={"clients", *NOT_HERE})
+            Path(config["config"]).write_text(tomli_w.dumps(_given(chosen)), encoding="utf-8")
+        if project is None:
+            init(trial.folder / "app")
+        trial.finish(trial.run(project or trial.folder / "app", config, show=True), out)
+    return RunFolder.open(out)
+
+
+def _given(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is None: TOML has no word for it."""
+    known = {name: value for name, value in table.items() if value is not None}
+    return {name: _given(value) if isinstance(value, Mapping) else value for name, value in known.items()}
 
 
 def dealt_nodes(
     data: str, split: str | None, nodes: int | None, seed: int = 0, more: Settings | None = None
 ) -> list[dict[str, Any]]:
     """The node-config of nodes that share a data set, or of which each has a client of one folder."""
-    if data.startswith("folder:"):
-        from fedclade.data.sources.own import folder_of, from_folder
+    from fedclade.data import federation_of
+    from fedclade.data.own import path_of
 
-        folder = folder_of(data).absolute()
-        names = from_folder(folder).names
+    if data.startswith("folder:"):
+        folder = path_of(data).absolute()
+        names = federation_of(data).names
         if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")
-        return [{"name": name, "data": f"folder:{folder}"} for name in names[:nodes]]
-    from fedclade.data import federation_of
-
+        return [{"name": name, "data": f"folder:{folder}", "seed": seed} for name in names[:nodes]]
     view, place_of_data = (more.test_view, more.data_dir) if more is not None else (None, None)
     names = federation_of(data, split, nodes, seed, view, place_of_data).names
     asked = {"split": split, "clients": nodes, "test-view": view, "data-dir": place_of_data}
@@ -336,4 +458,7 @@ def dealt_nodes(
     return [{"name": name, **shared, "partition-id": place} for place, name in enumerate(names)]
 
 
-__all__ = ["NAME", "Trial", "dealt_nodes", "ending_as_by_ctrl_c", "free_port", "is_open", "run_on_trial"]
+__all__ = [
+    "NAME", "Trial", "dealt_nodes", "ending_as_by_ctrl_c", "free_port", "home_of", "is_open", "resume_on_trial",
+    "run_here", "run_on_trial",
+]  # fmt: skip

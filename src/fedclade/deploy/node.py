@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.data import federation_of
-from fedclade.data.federation import Client, Federation
-from fedclade.data.sources.own import column_order, folder_of, from_arrays, from_folder
+from fedclade.data import DataOptions, federation_of
+from fedclade.data.federation import Federation
+from fedclade.data.own import column_order
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
@@ -25,7 +25,8 @@ from fedclade.runs.packing import save_tensors
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks
+AS_THEY_ARE = DataOptions(scaling="none")  # scaling by all clients' rows needs their statistics
+HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks, as in `fedclade.engines`
 
 
 def client_app() -> Any:
@@ -78,19 +79,19 @@ def own_rows(config: Mapping[str, Any]) -> Federation:
         place = int(config["partition-id"])
         if not 0 <= place < len(whole):
             raise FedcladeError(f"partition-id is {place}: the data have clients 0 to {len(whole) - 1}")
-        return _alone(whole, whole.names[place], name)
-    folder = folder_of(data)
+        return whole.alone(whole.names[place], name)
+    folder, seed = Path(data.removeprefix("folder:")).expanduser(), int(config.get("seed", 0))
     if data.startswith("folder:") or folder.is_dir():
-        whole = from_folder(folder)
-        return _alone(whole, _chosen(whole, name, f"the folder {folder}"), name)
+        whole = federation_of(f"folder:{folder}", seed=seed, options=AS_THEY_ARE)
+        return whole.alone(_chosen(whole, name, f"the folder {folder}"), name)
     made = imported(data, "data") if ":" in data else None
     if made is None:
         raise FedcladeError(f"data {data!r} is no folder: give one, or my_module:load, or a data set and partition-id")
     value = made() if callable(made) else made
     if _is_one_client(value):
-        return from_arrays({name or "client": value})
-    whole = federation_of(value)
-    return _alone(whole, _chosen(whole, name, f"what {data} gives"), name)
+        return federation_of({name or "client": value}, seed=seed, options=AS_THEY_ARE)
+    whole = federation_of(value, seed=seed, options=AS_THEY_ARE)
+    return whole.alone(_chosen(whole, name, f"what {data} gives"), name)
 
 
 def _is_one_client(value: Any) -> bool:
@@ -116,16 +117,6 @@ def _chosen(whole: Federation, name: str, where: str) -> str:
         wanted = f"{name!r} is none of them" if name else "say which with name=..."
         raise FedcladeError(f"{where} holds {len(whole)} clients ({listed(whole.names, 5)}): {wanted}")
     return name
-
-
-def _alone(whole: Federation, chosen: str, name: str) -> Federation:
-    """One client of a federation with its rows only, in the same order, under the name it goes by."""
-    client = whole[chosen]
-    rows = np.concatenate([client.train, client.test])
-    places = np.arange(len(rows), dtype=np.int32)
-    cut = len(client.train)
-    alone = Client(name or chosen, places[:cut], places[cut:], client.group)
-    return replace(whole, x=np.ascontiguousarray(whole.x[rows]), y=whole.y[rows], clients=(alone,))
 
 
 def report_of(rows: Federation, config: Mapping[str, Any]) -> dict[str, Any]:

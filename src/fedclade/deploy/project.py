@@ -35,6 +35,7 @@ evaluate-every = 1
 evaluate-local-every = 0
 timeout = 3600    # seconds that a piece of clients' work may take
 quorum = 0.0      # the share of those who train a model that must answer, or the model stays as it is
+config = ""       # a TOML file with more of them, where the server runs; it beats what stands here
 set = ""
 
 [tool.flwr.app.config.method]
@@ -98,6 +99,7 @@ def init(folder: Path) -> list[Path]:
         "server_app.py": SERVER,
         "client_app.py": CLIENT,
         "README.md": README.format(name=name),
+        ".gitignore": "runs/\n",  # Flower packs whatever is not ignored
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

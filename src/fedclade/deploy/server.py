@@ -11,20 +11,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclade.api import OWN_MODEL, record_about, settings_from_record
+from fedclade.assembly import check_number_of_clusters, go, make_networks, model_name
 from fedclade.clients.memory import Memory
-from fedclade.deploy.brief import Brief, recipes_of
-from fedclade.engines.deployed import DeployedEngine, NodeRegistry, agreed, whoever_comes
-from fedclade.engines.transport import GridTransport
+from fedclade.clients.runtime import ClientRuntime
+from fedclade.engines.brief import Brief, recipes_of
+from fedclade.engines.engine import TransportEngine
+from fedclade.engines.exchange import Exchange
+from fedclade.engines.grid import GridTransport
+from fedclade.engines.registry import (
+    NodeRegistry,
+    RegisteredNodes,
+    agreed,
+    deliver_models,
+    server_rows,
+    whoever_comes,
+)
 from fedclade.errors import FedcladeError, listed
 from fedclade.files import write_json
-from fedclade.methods import Method
-from fedclade.models.assigned import Networks, specs_of
-from fedclade.rounds import Loop, Progress
+from fedclade.methods import name_of
+from fedclade.models.assigned import Networks
+from fedclade.result import Result
+from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
-from fedclade.settings import Settings, settings_from, with_assignments
+from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record
+from fedclade.settings import Settings, merged, read_toml, settings_from, with_assignments
 
-OWN_KEYS = {"out", "wait", "keys", "set"}  # of the run config, besides the settings of a run
+OWN_KEYS = {"out", "wait", "keys", "set", "config"}  # of the run config, besides the settings of a run
 NOT_HERE = ("data", "split", "test_view", "data_dir", "events", "workers", "engine")  # where rows lie, nodes say
 
 
@@ -37,7 +49,10 @@ def server_app() -> Any:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, context.run_config)
+        try:
+            serve(grid, context.run_config)
+        except FedcladeError as error:
+            raise error.with_traceback(None) from None  # one line says it all
 
     return app
 
@@ -48,10 +63,10 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
 
     torch.set_num_threads(1)
     settings = settings_of(config)
-    name = f"{settings.method['name']}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{name_of(settings.method)}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     out = Path(str(config.get("out") or f"runs/{name}"))
     print(f"run folder: {out.absolute()}", flush=True)
-    registry = NodeRegistry(GridTransport(grid, settings.timeout), keys=bool(config.get("keys", True)))
+    registry = NodeRegistry(Exchange(grid, settings.timeout), keys=bool(config.get("keys", True)))
     is_old = (out / "settings.json").is_file()
     folder = RunFolder.open(out) if is_old else RunFolder(out).unused()
     if is_old:
@@ -59,17 +74,20 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
         registry.bound = dict(folder.settings["nodes"])
     wanted = len(_clients_of(folder)) if is_old else settings.clients or 2
     whoever_comes(registry, wanted, float(config.get("wait", 60)))
-    method = settings.make_method()
-    if type(method).arrange is not Method.arrange:
-        raise FedcladeError(f"method {settings.method['name']!r} needs all rows in one place: nodes keep theirs")
+    if settings.method.about.sends == "raw rows":
+        raise FedcladeError(f"method {name_of(settings.method)!r} needs all rows in one place: nodes keep theirs")
     if not is_old:
-        folder = _begin(out, settings, method, registry)
-    _go(folder, settings, method, registry)
+        folder = _begin(out, settings, registry)
+        settings = recorded_settings(folder.settings, out)
+    _go(folder, settings, registry)
     return folder
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
-    """The settings of a run from Flower's flat run config; `set` holds more of them, as for `fedclade run --set`."""
+    """The settings of a run from Flower's flat run config.
+
+    The file `config` beats them, and `set` beats all, as for `fedclade run`.
+    """
     values: dict[str, Any] = {}
     for name, value in config.items():
         if name in OWN_KEYS or value == "":
@@ -78,6 +96,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
         for key in keys[:-1]:
             table = table.setdefault(key, {})
         table[keys[-1]] = value
+    if config.get("config"):
+        values = merged(values, read_toml(Path(str(config["config"]))))
     values = with_assignments(values, shlex.split(str(config.get("set", ""))))
     for name in NOT_HERE:
         if name in values:
@@ -85,32 +105,31 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     return settings_from({**values, "data": "nodes", "engine": "flower", "workers": 1})
 
 
-def _begin(out: Path, settings: Settings, method: Method, registry: NodeRegistry) -> RunFolder:
+def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
     reports = whoever_comes(registry, 0, 0)
     shape, classes, columns = agreed(reports)
-    networks = _networks(settings, method, [report.client for report in reports], shape, len(classes))
-    if not all(isinstance(spec, str) for spec in networks.specs):
-        raise FedcladeError(f"the model {OWN_MODEL!r} cannot travel: name it as my_module:make_net")
-    named = settings.model_copy(update={"model": ",".join(map(str, networks.specs))})
-    groups = {report.client: report.group for report in reports}
-    record = {
-        "settings": named.model_dump(mode="json"),
-        "split": "own",
-        "clients": list(groups),
-        "groups": None if None in groups.values() else groups,
-        "classes": list(classes),
-        "input_shape": list(shape),
-        "columns": list(columns),
-        "fingerprint": uuid.uuid4().hex[:12],  # nodes know the run by it
-        "nodes": dict(registry.bound),
-        **record_about(),
-    }
+    clients = [report.client for report in reports]
+    check_number_of_clusters(settings.method, len(clients))
+    networks = make_networks(settings.method, settings.model, clients, shape, len(classes))
+    if model_name(networks.specs) == IN_PYTHON:
+        raise FedcladeError("the model cannot travel: name it as my_module:make_net")
+    groups = {report.client: report.group for report in reports if report.group is not None}
+    record = run_record(
+        settings.model_copy(update={"model": model_name(networks.specs)}),
+        clients=clients,
+        fingerprint=uuid.uuid4().hex[:12],  # nodes know the run by it
+        groups=groups if len(groups) == len(reports) else None,
+        classes=classes,
+        input_shape=shape,
+        columns=columns,
+        nodes=dict(registry.bound),
+    )
     return RunFolder.create(out, record)
 
 
 def _as_begun(folder: RunFolder, settings: Settings) -> Settings:
     """The settings that a run began with; only the number of rounds and the time limit may change."""
-    begun = settings_from_record(folder.settings)
+    begun = recorded_settings(folder.settings, folder.path)
     if begun.engine != "flower":
         raise FedcladeError(f"{folder.path} holds a run that was not on Flower nodes: choose another `out`")
     now = begun.model_copy(update={"rounds": settings.rounds, "timeout": settings.timeout})
@@ -121,85 +140,80 @@ def _as_begun(folder: RunFolder, settings: Settings) -> Settings:
         raise FedcladeError(
             f"{folder.path} holds a run with another {listed(changed)}: choose another `out`, or go on with the same"
         )
-    saved = folder.last_checkpoint()
-    if saved is not None and saved[0] > now.rounds:
-        raise FedcladeError(f"the run in {folder.path} is past round {saved[0]} already: ask for more rounds than that")
+    last = folder.last_round
+    if last is not None and last > now.rounds:
+        raise FedcladeError(f"the run in {folder.path} is past round {last} already: ask for more rounds than that")
     folder.update_settings({**folder.settings, "settings": now.model_dump(mode="json")})
     return now
 
 
 def _clients_of(folder: RunFolder) -> list[str]:
     """Who took part at the last checkpoint: those who began, and those who came later, in that order."""
-    saved = folder.last_checkpoint()
-    later = saved[1].get("arrivals", {}) if saved is not None else {}
+    saved = folder.last_checkpoint(arrays=False)
+    later = saved[1]["arrivals"] if saved is not None else {}
     late = [name for number in sorted(later, key=int) for name in later[number]]
     return [*(name for name in folder.settings["clients"] if name not in late), *late]
 
 
-def _networks(
-    settings: Settings, method: Method, clients: Sequence[str], shape: tuple[int, ...], n_classes: int
-) -> Networks:
-    networks = method.networks(specs_of(settings.model), clients, shape, n_classes)
-    for factory in networks.factories.values():
-        factory()  # a model that does not fit the rows must be known now
-    return networks
-
-
-def _go(folder: RunFolder, settings: Settings, method: Method, registry: NodeRegistry) -> None:
+def _go(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> None:
     record = folder.settings
-    shape, classes = tuple(record["input_shape"]), tuple(record["classes"])
-    begun, everyone = record["clients"], _clients_of(folder)
-    session = uuid.uuid4().hex[:12]
-
-    def networks_for(clients: Sequence[str]) -> Networks:
-        return _networks(settings, method, clients, shape, len(classes))
 
     def closed(progress: Progress) -> None:
         _tell(progress)
         if folder.settings["nodes"] != registry.bound:  # the names of those who came late belong to their keys too
             folder.update_settings({**folder.settings, "nodes": dict(registry.bound)})
 
-    recipes = recipes_of(networks_for(everyone))
+    go(
+        folder,
+        settings,
+        lambda: _engine(folder, settings, registry),
+        record["clients"],
+        groups=record["groups"],
+        about={"split": record["split"]},
+        on_round=closed,
+    )
+    _deliver(registry, folder)
+
+
+def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> TransportEngine:
+    """Real nodes, and a runtime without rows for what the server works out by itself."""
+    record, clients = folder.settings, tuple(_clients_of(folder))
+    shape, classes = tuple(record["input_shape"]), tuple(record["classes"])
+
+    def networks_for(names: Sequence[str]) -> Networks:
+        return make_networks(settings.method, settings.model, names, shape, len(classes))
+
+    def joined(names: tuple[str, ...]) -> Mapping[str, str]:
+        runtime.networks = networks_for(names)  # those of the others stay as they are
+        return runtime.networks.of
+
+    like = next(iter(registry.known.values()))
+    networks = networks_for(clients)
+    runtime = ClientRuntime(
+        server_rows(shape, classes, like.dtype),
+        networks,
+        Memory(folder.path / "clients"),
+        settings.seed,
+        settings.training,
+        settings.task,
+        settings.device,
+    )
     brief = Brief(
         run=record["fingerprint"],
-        session=session,
+        session=uuid.uuid4().hex[:12],
         since=-1,
         seed=settings.seed,
         training=settings.training,
         classes=classes,
-        columns=tuple(record.get("columns", ())),
+        columns=tuple(record["columns"]),
+        task=settings.task,
         rows=settings.rows,
-        recipes=recipes,
+        recipes=recipes_of(networks),
         network="",
     )
-    with folder:
-        engine = DeployedEngine(registry, everyone, classes, networks_for, brief, Memory(folder.path / "clients"))
-        loop = Loop(
-            method,
-            engine,
-            folder,
-            tuple(begun),
-            settings.training,
-            settings.seed,
-            settings.rounds,
-            settings.evaluate_every,
-            settings.evaluate_local_every,
-            record["groups"],
-            quorum=settings.quorum,
-            on_round=closed,
-        )
-        about = {
-            "method": settings.method["name"],
-            "data": settings.data,
-            "split": "own",
-            "model": settings.model,
-            "seed": settings.seed,
-            "clients": len(begun),
-            **engine.facts,
-            "layout": engine.layout.to_json(),
-        }
-        loop.go(about)
-        _deliver(engine, folder)
+    nodes = RegisteredNodes(registry, clients, brief, like, joined, networks.of)
+    marks = Memory(folder.path / "nodes")
+    return TransportEngine(runtime, GridTransport("flower", registry.exchange, nodes, runtime, True, marks))
 
 
 def _tell(progress: Progress) -> None:
@@ -209,15 +223,16 @@ def _tell(progress: Progress) -> None:
     print(f"round {progress.round} of {progress.rounds}: {clusters}{accuracy}{failures}", flush=True)
 
 
-def _deliver(engine: DeployedEngine, folder: RunFolder) -> None:
+def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
     """Every node gets its cluster's model; who is where, and which node was refused, is written down."""
-    saved = folder.last_checkpoint()
-    assert saved is not None
-    missed = engine.deliver(saved[1]["members"], saved[1]["models"])
+    result = Result(folder)
+    clusters, layout = result.state_of_clusters, result.layout
+    tensors = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
+    missed = deliver_models(registry, folder.settings["fingerprint"], clusters.members, tensors)
     if missed:
         print(f"did not get their model: {listed(missed)}", flush=True)
-    known = {name: str(report.node) for name, report in engine.registry.known.items()}
-    refused = {str(node): name for node, name in engine.registry.refused.items()}
+    known = {name: str(report.node) for name, report in registry.known.items()}
+    refused = {str(node): name for node, name in registry.refused.items()}
     write_json(folder.path / "nodes.json", {"nodes": known, "refused": refused, "missed": missed})
 
 

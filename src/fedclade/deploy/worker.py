@@ -7,7 +7,6 @@ It ends by itself when nothing comes any more. Where it does not start, the work
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -16,18 +15,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.codec import Packet
 from fedclade.deploy.node import memory_folder, own_rows, with_classes, with_columns
 from fedclade.errors import FedcladeError
 
 if TYPE_CHECKING:
     from fedclade.clients.memory import Memory
-    from fedclade.deploy.brief import Brief
+    from fedclade.clients.runtime import ClientRuntime
+    from fedclade.engines.brief import Brief
 
 KEPT_RUNS = 5  # of which a node remembers its own models
 DAY = 86400.0
@@ -40,30 +42,54 @@ Parcel = tuple[dict[str, Any], list[np.ndarray]]
 
 def perform(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list[np.ndarray]) -> Parcel:
     """Do a task on the node's own rows; its answer, as it travels."""
-    from fedclade.clients.runtime import ClientRuntime
-    from fedclade.clients.tasks import Failure, Task
-    from fedclade.clients.wire import decode, encode
-    from fedclade.deploy.brief import Brief
+    from fedclade.engines.brief import Brief
+    from fedclade.engines.grid import done
 
     brief = Brief.from_json(header["brief"])
-    rows = with_columns(own_rows(config), brief.columns)
-    client = header["client"]  # the name that the server knows it by
-    federation = with_classes(rows, brief.classes, client).limited(brief.rows, brief.seed)
-    memory = remembered(memory_folder(config, brief.run, client), brief)
-    runtime = ClientRuntime(federation, brief.networks(client), memory, brief.seed, brief.training)
-    task = decode(header, arrays, runtime.network(client, header.get("through", "")).layout)
-    answer: Any = Failure("refused", "this is no task")
-    if isinstance(task, Task):
-        answer = runtime.perform({client: task}, int(header["round"]))[client]
-    return encode(answer, runtime.layout)
+    client = str(header["client"])  # the name that the server knows it by
+    told = json.dumps(dict(config), sort_keys=True), json.dumps(header["brief"], sort_keys=True)
+    runtime = _runtime_of(*told, client, changed(config))
+    runtime.memory = remembered(memory_folder(config, brief.run, client), brief)
+    packet = done(runtime, client, header, arrays, bool(config.get("forget", False)))
+    return {"answer": packet.header}, packet.arrays
+
+
+@lru_cache(maxsize=2)
+def _runtime_of(config: str, brief: str, client: str, changed: str) -> "ClientRuntime":
+    """The node's rows and networks, kept from task to task until the files of its rows change."""
+    from fedclade.clients.memory import Memory
+    from fedclade.clients.runtime import ClientRuntime
+    from fedclade.engines.brief import Brief
+
+    settings, told = json.loads(config), Brief.from_json(json.loads(brief))
+    rows = with_columns(own_rows(settings), told.columns)
+    federation = with_classes(rows, told.classes, client).limited(told.rows, told.seed)
+    memory = Memory(memory_folder(settings, told.run, client))
+    device = str(settings.get("device", "cpu"))  # a node says itself where its network runs
+    return ClientRuntime(federation, told.networks(client), memory, told.seed, told.training, told.task, device)
+
+
+def changed(config: Mapping[str, Any]) -> str:
+    """When the files of a node's rows were last changed, where they are files."""
+    kind, _, path = str(config.get("data", "")).partition(":")
+    files = sorted(Path(path).expanduser().rglob("*")) if kind == "folder" else []
+    return json.dumps([[str(file), file.stat().st_mtime_ns, file.stat().st_size] for file in files if file.is_file()])
+
+
+@lru_cache(maxsize=8)
+def _memory_at(folder: Path) -> "Memory":
+    from fedclade.clients.memory import Memory
+
+    return Memory(folder)
 
 
 def remembered(folder: Path, brief: "Brief") -> "Memory":
     """What the node knows of a run; after a restart of the server, what it knew at the server's last checkpoint."""
-    from fedclade.clients.memory import Memory
     from fedclade.files import write_atomically
 
-    memory, mark = Memory(folder), folder / "session"
+    memory, mark = _memory_at(folder), folder / "session"
+    if not memory.path.is_file():  # it may have been open and was deleted: what is written there would be lost
+        memory.close()
     if not mark.is_file():
         _forget_old_runs(folder.parent.parent)
     if not mark.is_file() or mark.read_text() != brief.session:
@@ -91,14 +117,14 @@ def hand_over(config: Mapping[str, Any], header: Mapping[str, Any], arrays: list
     if worker is None:
         return perform(config, header, arrays)
     with worker:
-        worker.send_bytes(packed({"config": dict(config), "task": header}, arrays))
+        worker.send_bytes(Packet({"config": dict(config), "task": header}, arrays).to_bytes())
         try:
-            answer, values = unpacked(worker.recv_bytes())
+            came = Packet.from_bytes(worker.recv_bytes())
         except (EOFError, ConnectionError):
             raise FedcladeError("the worker died over this task") from None
-    if "error" in answer:
-        raise FedcladeError(answer["error"])
-    return answer, values
+    if "error" in came.header:
+        raise FedcladeError(came.header["error"])
+    return came.header, came.arrays
 
 
 def _connected(address: str) -> Connection | None:
@@ -153,27 +179,14 @@ def serve(address: str) -> None:
 def _do_one(carrier: Connection) -> None:
     with carrier:
         try:
-            header, arrays = unpacked(carrier.recv_bytes())
-            answer = perform(header["config"], header["task"], arrays)
+            came = Packet.from_bytes(carrier.recv_bytes())
+            answer = perform(came.header["config"], came.header["task"], came.arrays)
         except (EOFError, ConnectionError):
             return  # the carrier was killed
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}, []
         with contextlib.suppress(ConnectionError):
-            carrier.send_bytes(packed(*answer))
-
-
-def packed(header: Mapping[str, Any], arrays: list[np.ndarray]) -> bytes:
-    file = io.BytesIO()
-    named: dict[str, Any] = {str(place): array for place, array in enumerate(arrays)}
-    np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **named)
-    return file.getvalue()
-
-
-def unpacked(content: bytes) -> Parcel:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        header = json.loads(file["header"].tobytes())
-        return header, [file[str(place)] for place in range(len(file.files) - 1)]
+            carrier.send_bytes(Packet(*answer).to_bytes())
 
 
 if __name__ == "__main__":

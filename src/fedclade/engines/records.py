@@ -22,11 +22,6 @@ def array_record(arrays: list[np.ndarray]) -> "ArrayRecord":
     return ArrayRecord({str(place): Array(np.ascontiguousarray(array)) for place, array in enumerate(arrays)})
 
 
-def place_of(array: np.ndarray) -> tuple[Any, ...]:
-    """Two arrays in the same place of memory are the same, also where a task holds a view of its own."""
-    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
-
-
 def from_records(records: "RecordDict") -> tuple[dict[str, Any], list[np.ndarray]]:
     arrays = records.array_records["arrays"]
     header = json.loads(str(records.config_records["message"]["json"]))

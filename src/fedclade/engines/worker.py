@@ -17,7 +17,9 @@ def main(address: str, folder: str) -> None:
     end_with_parent(Path(folder))
     import torch
 
+    import fedclade.engines.pool  # noqa: F401  (what travels is registered there)
     from fedclade.clients.runtime import load_runtime
+    from fedclade.codec import Packet, decode, encode
 
     torch.set_num_threads(1)
     runtime = load_runtime(Path(folder))
@@ -26,12 +28,12 @@ def main(address: str, folder: str) -> None:
         connection.send(os.getpid())
         while True:
             try:
-                work, round = connection.recv()
+                work, round = decode(Packet.from_bytes(connection.recv_bytes()))
             except (EOFError, OSError):
                 break
             result = work.do(runtime, round)
             with contextlib.suppress(OSError):  # the main process is gone: the next recv will say so
-                connection.send(result)
+                connection.send_bytes(encode(result).to_bytes())
     clear(Path(folder))
 
 

@@ -1,10 +1,13 @@
 """All methods by name. A new one is a file in this folder and a line here."""
 
+import sys
+
 from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.adacfl import AdaCFL
+from fedclade.methods.agreement import Agreement
 from fedclade.methods.alone import Centralized, Local
-from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext
-from fedclade.methods.cfl import CFL
+from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, remembered
+from fedclade.methods.cfl import CFL, StabilityCFL
 from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
 from fedclade.methods.dynamic import Dynamic
@@ -31,7 +34,9 @@ METHODS: dict[str, type[Method]] = {
     "fednova": FedNova,
     "fedclust": FedClust,
     "hicfl": HiCFL,
+    "agreement": Agreement,
     "cfl": CFL,
+    "cfl-stability": StabilityCFL,
     "ifca": IFCA,
     "adacfl": AdaCFL,
     "fedsccs": FedSCCS,
@@ -57,17 +62,33 @@ METHODS: dict[str, type[Method]] = {
 def method_class(name: str) -> type[Method]:
     """A method by its name, or your own as `my_module:MyMethod`."""
     if ":" in name:
-        return own_method(name)
+        found = imported(name, "method")
+        if not (isinstance(found, type) and issubclass(found, Method)):
+            raise FedcladeError(f"method {name!r} is no subclass of fedclade.Method")
+        return found
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
 
 
-def own_method(path: str) -> type[Method]:
-    found = imported(path, "method")
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise FedcladeError(f"method {path!r} is no subclass of fedclade.Method")
-    return found
+def name_of(method: Method) -> str:
+    """What a record calls a method: its name or, where it can be imported again, `module:Class`."""
+    kind = type(method)
+    for name, known in METHODS.items():
+        if known is kind:
+            return name
+    is_found = kind.__module__ != "__main__" and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    return f"{kind.__module__}:{kind.__name__}" if is_found else kind.__name__
 
 
-__all__ = ["METHODS", "About", "Clusters", "Method", "Placement", "RoundContext", "method_class"]
+__all__ = [
+    "METHODS",
+    "About",
+    "Clusters",
+    "Method",
+    "Placement",
+    "RoundContext",
+    "method_class",
+    "name_of",
+    "remembered",
+]

@@ -4,7 +4,8 @@ Gong et al., "Adaptive Clustered Federated Learning for Heterogeneous Data in Ed
 Applications, 2022.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -15,18 +16,30 @@ from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import Tree, agglomerate, cut, linkage_tree
 from fedclade.clustering.preclusters import preclusters
 from fedclade.clustering.similarity import distance_matrix
-from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest
+from fedclade.methods.base import About, Clusters, Placement, RoundContext, nearest, remembered
+from fedclade.methods.one_shot import OneShot
 from fedclade.models.weights import Layout, average
 
 
-class AdaCFL(Method):
+@remembered
+class Merged:
+    """What newcomers are compared with."""
+
+    start: np.ndarray  # the model from which members trained when the clusters were made
+    centres: Mapping[int, np.ndarray]  # of the chosen layers
+    threshold: float  # up to which clusters merged
+
+
+class AdaCFL(OneShot):
     about: ClassVar[About] = About(
         "clusters once, by label entropy and then by the smallest dense layer",
         "Gong et al. 2022",
         "the number too",
         "one shot",
         "model, label entropy",
+        needs_labels=True,
     )
+    State = Merged
 
     cluster_round: Annotated[int, Field(ge=1)] = 1  # the last round of plain averaging: its models make the clusters
     layers: str = "smallest"  # the smallest fully connected layer; "all" of them; or a layer's name
@@ -46,20 +59,26 @@ class AdaCFL(Method):
             raise ValueError("with premerge = 'seed' choose another linkage: Ward cannot start from given groups")
         return linkage
 
+    @property
+    def measure(self) -> str:
+        return "distance of partial weights"
+
+    @property
+    def clustering_round(self) -> int:
+        return self.cluster_round
+
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         context.layout.select(self.chosen_layers(context.layout))  # a layer that is not there must be known now
         return super().start(context, ask)
 
-    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        done = "centres" in clusters.notes
-        now = not done and context.round >= self.cluster_round
-        if done:
-            clusters = self.retry(clusters, context, ask)
-        clients = context.clients if now else self.sample(context)
-        trained = ask({client: Train(clusters.model_of(client)) for client in clients})
-        if now and len(trained):
-            clusters = self.cluster(clusters.models[0], trained, context, ask)
-        return clusters.averaged(trained)  # by the new clusters: each starts from the models its members have now
+    def joint_round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        """Plain averaging; the last such round is averaged by the clusters that come out of it."""
+        if context.round < self.clustering_round:
+            return self.trained(clusters, context.sample(), ask)
+        trained = ask(Train(clusters.models[0]), to=context.clients)
+        if not len(trained):
+            return clusters
+        return self.cluster(clusters.models[0], trained, context, ask).averaged(trained)
 
     def cluster(self, start: np.ndarray, trained: TrainedClients, context: RoundContext, ask: Ask) -> Clusters:
         """Clusters of those who trained from `start`; the others are placed like newcomers."""
@@ -69,21 +88,20 @@ class AdaCFL(Method):
         threshold = self.threshold if self.threshold != "auto" else automatic_threshold(distances, self.linkage)
         labels, tree = merge_within(distances, groups, self.premerge, self.linkage, threshold)
         clients = list(trained.clients)
-        measure = "distance of partial weights"
-        ask.record("proximity", matrix=distances, clients=clients, measure=measure, preclusters=groups)
+        ask.record("proximity", matrix=distances, clients=clients, measure=self.measure, preclusters=groups)
         ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
         clusters = Clusters.from_labels(clients, labels, start)
         rows = np.array([answer.n_samples for answer in trained.values()])
         centres = {k: average(vectors[labels == k], rows[labels == k]) for k in clusters.members}
         # Where the rule finds one group it sets no bound: newcomers may then be as far as the last two that merged.
         merged = threshold if np.isfinite(threshold) or len(clients) < 2 else float(tree.heights[-1])
-        clusters = clusters.noting(start=start, centres=centres, threshold=merged)
+        clusters = clusters.remembering(Merged(start, centres, merged))
         return self.admit(clusters, set(context.clients) - set(clients), context, ask)
 
     def preclustered(
         self, trained: TrainedClients, context: RoundContext, ask: Ask
     ) -> tuple[TrainedClients, np.ndarray]:
-        """Those who told how their labels are spread, and the pre-cluster of each."""
+        """Those who told how their labels are distributed, and the pre-cluster of each."""
         if not self.precluster:
             return trained, np.zeros(len(trained), np.int64)
         told = ask(Describe("class-entropy"), to=trained.clients, phase="cluster")
@@ -99,35 +117,48 @@ class AdaCFL(Method):
         A newcomer trains from the model that the others trained from when the clusters were made: only then the
         distances compare like with like.
         """
-        if "centres" not in clusters.notes:
+        if clusters.state is None:
             return super().place(clusters, context, ask)
-        layers = self.chosen_layers(context.layout)
-        centres = clusters.notes["centres"]
+        placed = self.compared_with_clusters(clusters, context, ask)
+        return {client: placement for client, (placement, _) in placed.items()}
+
+    def compared_with_clusters(
+        self, clusters: Clusters, context: RoundContext, ask: Ask
+    ) -> dict[str, tuple[Placement, np.ndarray]]:
+        """Where newcomers belong, and the weights that tell it."""
+        layers, state = self.chosen_layers(context.layout), clusters.state
+        centres: Mapping[int, np.ndarray] = state.centres
         if self.newcomers == "current":
             centres = {k: model[context.layout.select(layers)] for k, model in clusters.models.items()}
-        epsilon = self.epsilon if self.epsilon != "auto" else automatic_epsilon(centres, clusters.notes["threshold"])
-        trained = ask(Train(clusters.notes["start"], upload=layers), to=context.clients, phase="place")
-        placements = {}
-        for client, answer in trained.items():
+        epsilon = self.epsilon if self.epsilon != "auto" else automatic_epsilon(centres, state.threshold)
+        placed = {}
+        for client, answer in ask(Train(state.start, upload=layers), to=context.clients, phase="place").items():
             far = {k: float(np.linalg.norm(answer.weights - centre)) for k, centre in centres.items()}
             near = nearest(far)
             home = near if far[near] <= epsilon else None
-            placements[client] = Placement(home, far, "distance of partial weights", epsilon)
-        return placements
+            placed[client] = Placement(home, far, self.measure, epsilon), answer.weights
+        return placed
 
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """One after the other, so that whoever founds a cluster can be joined by the next."""
-        placements: dict[str, object] = {}
-        for client in [name for name in context.clients if name in set(newcomers)]:
-            before = set(clusters.models)
-            clusters = super().admit(clusters, [client], context, ask)
-            placements |= ask.records["placements"]
-            founded = set(clusters.models) - before
-            if founded and client in ask.trained:
-                centres = {**clusters.notes["centres"], founded.pop(): ask.trained[client].weights}
-                clusters = clusters.noting(centres=centres)
-        if placements:
-            ask.record("placements", **placements)
+        if clusters.state is None:
+            return super().admit(clusters, newcomers, context, ask)
+        new, shown = set(newcomers), {}
+        for client in [name for name in context.clients if name in new]:
+            placed = self.compared_with_clusters(clusters, context.only([client]), ask).get(client)
+            if placed is None:  # it did not answer
+                waiting = tuple(sorted({*clusters.unassigned, client}))
+                clusters = replace(clusters.joined(client, clusters.largest, context.initial), unassigned=waiting)
+                continue
+            placement, weights = placed
+            clusters = clusters.joined(client, placement.cluster, context.initial)
+            if placement.cluster is None:
+                centres = {**clusters.state.centres, clusters.cluster_of[client]: weights}
+                clusters = clusters.remembering(replace(clusters.state, centres=centres))
+            clusters = replace(clusters, unassigned=tuple(c for c in clusters.unassigned if c != client))
+            shown[client] = {"cluster": placement.cluster, "distances": dict(placement.distances)}
+        if shown:
+            ask.record("placements", **shown)
         return clusters
 
     def chosen_layers(self, layout: Layout) -> tuple[str, ...]:
@@ -166,7 +197,7 @@ def automatic_threshold(distances: np.ndarray, linkage: str) -> float:
     return (heights[merged] + heights[merged + 1]) / 2  # midway between the last merge that is done and the next
 
 
-def automatic_epsilon(centres: dict[int, np.ndarray], threshold: float) -> float:
+def automatic_epsilon(centres: Mapping[int, np.ndarray], threshold: float) -> float:
     """The largest distance between two clusters; with one cluster, what was near enough to be merged into it."""
     if len(centres) < 2:
         return threshold

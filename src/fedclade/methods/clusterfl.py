@@ -15,9 +15,9 @@ term -<U, F^T W> with the other sign and leaves out how clients depend on each o
 With the paper's numbers (rho = 4 beta) U does not admit but swings around its value; any larger rho lets it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -26,11 +26,11 @@ from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Evaluate, Train
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import distance_matrix, kl_matrix, relation_weights
-from fedclade.methods.base import About, Clusters, RoundContext
+from fedclade.methods.base import About, Clusters, RoundContext, remembered
 from fedclade.methods.probing import Probing, answers_on, some_of
 
 
-@dataclass(frozen=True)
+@remembered
 class Relations:
     """The server's side of the optimisation; rows, and columns of `relation`, are in the order of `clients`."""
 
@@ -40,12 +40,16 @@ class Relations:
     mixtures: np.ndarray  # Omega
     dual: np.ndarray  # U
     losses: Mapping[str, float]  # last training loss of those who have trained
+    probe: np.ndarray  # the rows on which models are compared
+    is_stopped: bool = False
 
     @classmethod
-    def unrelated(cls, clients: tuple[str, ...], weights: np.ndarray, n_parameters: int) -> "Relations":
+    def unrelated(
+        cls, clients: tuple[str, ...], weights: np.ndarray, n_parameters: int, probe: np.ndarray
+    ) -> "Relations":
         """Everybody by itself, so that the first trainings are free of any pull."""
         own = weights[:, :n_parameters]
-        return cls(clients, weights, np.eye(len(clients)), own.copy(), np.zeros_like(own), {})
+        return cls(clients, weights, np.eye(len(clients)), own.copy(), np.zeros_like(own), {}, probe)
 
     @property
     def mixed(self) -> np.ndarray:
@@ -83,13 +87,14 @@ class Relations:
         stay = [k for k, client in enumerate(clients) if client in place]
         old = [place[clients[k]] for k in stay]
         weights = np.stack([self.weights[place[c]] if c in place else start[c] for c in clients])
-        fresh = Relations.unrelated(clients, weights, self.mixtures.shape[1])
+        fresh = Relations.unrelated(clients, weights, self.mixtures.shape[1], self.probe)
         fresh.mixtures[stay], fresh.dual[stay] = self.mixtures[old], self.dual[old]
         kept = self.relation[np.ix_(old, old)]
         empty = kept.sum(0) <= 0
         kept[empty, empty] = 1.0
         fresh.relation[np.ix_(stay, stay)] = kept / kept.sum(0)
-        return replace(fresh, losses={c: loss for c, loss in self.losses.items() if c in clients})
+        known = {c: loss for c, loss in self.losses.items() if c in clients}
+        return replace(fresh, losses=known, is_stopped=self.is_stopped)
 
 
 class ClusterFL(Probing):
@@ -100,6 +105,7 @@ class ClusterFL(Probing):
         "every few rounds",
         "2 models down, 1 up; probe rows",
     )
+    State = Relations
 
     alpha: Annotated[float, Field(ge=0)] = 1e-3  # of the squared length of all weights
     beta: Annotated[float, Field(ge=0)] = 5e-4  # of the relation between clients
@@ -118,21 +124,21 @@ class ClusterFL(Probing):
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         probe = self.probe_set(context, ask)
         weights = np.tile(context.initial, (len(context.clients), 1))
-        state = Relations.unrelated(context.clients, weights, context.layout.n_parameters)
-        return remembering(super().start(context, ask).noting(probe=probe[some_of(probe)]), state)
+        n, kept = context.layout.n_parameters, probe[some_of(probe)]
+        return super().start(context, ask).remembering(Relations.unrelated(context.clients, weights, n, kept))
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         clusters = self.retry(clusters, context, ask)
         homes = {client: clusters.model_of(client) for client in context.clients}
-        before = remembered(clusters).among(context.clients, homes)
-        if clusters.notes.get("stopped", False):
-            return remembering(clusters, before)
-        trained = ask(self.tasks(before, self.sample(context), context))
+        before: Relations = clusters.state.among(context.clients, homes)
+        if before.is_stopped:
+            return clusters.remembering(before)
+        trained = ask(self.tasks(before, context.sample(), context))
         state = before.with_reports(trained)
         if context.round % self.relation_every == 0:
             clusters, state = self.related(clusters, state, context, ask)
-        clusters = remembering(clusters, state.stepped(self.beta, self.rho))
-        return clusters.noting(stopped=True) if self.is_done(before, state) else clusters
+        stopped = replace(state.stepped(self.beta, self.rho), is_stopped=self.is_done(before, state))
+        return clusters.remembering(stopped)
 
     def tasks(self, state: Relations, chosen: list[str], context: RoundContext) -> dict[str, Train]:
         """The server sums up the coupling terms, so that a client need not see the models of others.
@@ -154,7 +160,7 @@ class ClusterFL(Probing):
     ) -> tuple[Clusters, Relations]:
         """Who is related to whom, from the answers of all models that have trained; the others wait by themselves."""
         models = {c: state.weights[k] for k, c in enumerate(state.clients) if c in state.losses}
-        outputs = answers_on(clusters.notes["probe"], models, "outputs", ask)
+        outputs = answers_on(state.probe, models, "outputs", ask)
         if not outputs:
             return clusters, state
         known = list(outputs)
@@ -165,10 +171,10 @@ class ClusterFL(Probing):
         ask.record("relation", matrix=relation, clients=list(state.clients))
         grouped = self.grouped(known, divergence, models)
         waiting = [client for client in context.clients if client not in models or client not in outputs]
-        largest = min(grouped.members, key=lambda k: (-len(grouped.members[k]), k))
+        largest = grouped.largest
         for client in waiting:
             grouped = grouped.joined(client, largest, context.initial)
-        return replace(grouped, notes=clusters.notes), replace(state, relation=relation)
+        return grouped, replace(state, relation=relation)
 
     def grouped(self, known: list[str], divergence: np.ndarray, models: Mapping[str, np.ndarray]) -> Clusters:
         """Clusters to report: F is the Gram matrix of the rows of divergences, so their distances say who is alike.
@@ -188,23 +194,15 @@ class ClusterFL(Probing):
             return False
         return sum(abs(after.losses[c] - before.losses[c]) for c in after.clients) < self.tolerance
 
-    def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(remembered(clusters).weights[clusters.notes["clients"].index(client)])
+    def served(self, clusters: Clusters, client: str) -> Evaluate:
+        state: Relations = clusters.state
+        known = client in state.clients  # a newcomer has its cluster's model until it has trained
+        return Evaluate(state.weights[state.clients.index(client)] if known else clusters.model_of(client))
 
-    def admit(self, clusters: Clusters, newcomers: Any, context: RoundContext, ask: Ask) -> Clusters:
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Whoever is new, or is not what it was, starts from its cluster's model: its old one is forgotten."""
-        state, new = remembered(clusters), set(newcomers)
+        new, state = set(newcomers), clusters.state
         stay = tuple(client for client in state.clients if client not in new)
         if stay != state.clients and stay:
-            clusters = remembering(clusters, state.among(stay, {}))
+            clusters = clusters.remembering(state.among(stay, {}))
         return super().admit(clusters, new, context, ask)
-
-
-def remembering(clusters: Clusters, state: Relations) -> Clusters:
-    return clusters.noting(**{**vars(state), "clients": list(state.clients), "losses": dict(state.losses)})
-
-
-def remembered(clusters: Clusters) -> Relations:
-    notes = clusters.notes
-    arrays = {name: notes[name] for name in ("weights", "relation", "mixtures", "dual")}
-    return Relations(tuple(notes["clients"]), **arrays, losses=notes["losses"])

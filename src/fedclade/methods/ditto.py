@@ -24,5 +24,5 @@ class Ditto(FedAvg):
         personal = Train(start=PERSONAL, save=PERSONAL, proximal=self.strength)
         return Train(model, then=personal)
 
-    def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(start=PERSONAL)
+    def served(self, clusters: Clusters, client: str) -> Evaluate:
+        return Evaluate(start=PERSONAL, otherwise=clusters.model_of(client))

@@ -24,10 +24,13 @@ from pydantic import Field
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Evaluate, Train
-from fedclade.methods.base import About, Clusters, Method, RoundContext, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Count, Method, RoundContext, nearest, nobody_answered, remembered
 from fedclade.models.weights import average
 
-Count = Annotated[int, Field(ge=1)]
+
+@remembered
+class Division:
+    is_over: bool = False  # the first division that did not pay was the last
 
 
 class Dynamic(Method):
@@ -38,6 +41,7 @@ class Dynamic(Method):
         "every few rounds",
         "GAN weights, model; K models at times",
     )
+    State = Division
 
     n_clusters: Count = 2  # codes of the first clustering; division finds more
     gan_turns: Count = 8  # exchanges of GAN weights for one clustering
@@ -52,18 +56,18 @@ class Dynamic(Method):
         codes = self.codes(context.clients, self.n_clusters, context, ask)
         if not codes:
             raise nobody_answered(ask)
-        clusters = Clusters.from_labels(list(codes), list(codes.values()), context.initial)
+        clusters = Clusters.from_labels(list(codes), list(codes.values()), context.initial, Division())
         return self.admit(clusters, set(context.clients) - set(codes), context, ask)
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        chosen = self.sample(context)
+        chosen = context.sample()
         clusters = self.retry(clusters, context, ask)
         # In the first round all models are the same, so that losses tell nothing.
         if context.round > 1 and context.round % self.calibrate_every == 0:
             clusters = self.calibrated(clusters, chosen, context, ask)
         trained = ask({client: Train(clusters.model_of(client)) for client in chosen})
         clusters = clusters.averaged(trained)
-        if context.round % self.divide_every == 0 and not clusters.notes.get("divided", False):
+        if context.round % self.divide_every == 0 and not clusters.state.is_over:
             clusters = self.divided(clusters, trained, context, ask)
         return clusters
 
@@ -110,7 +114,7 @@ class Dynamic(Method):
             task = Evaluate(clusters.models[cluster], on="train")
             for client, answer in ask(task, to=chosen, phase="calibrate").items():
                 losses.setdefault(client, {})[cluster] = answer.loss
-        home = clusters.cluster_of | {client: nearest(near) for client, near in losses.items()}
+        home = {**clusters.cluster_of, **{client: nearest(near) for client, near in losses.items()}}
         members = {k: tuple(c for c in context.clients if home[c] == k) for k in clusters.members}
         members = {k: part for k, part in members.items() if part}
         return replace(clusters, members=members, models={k: clusters.models[k] for k in members})
@@ -127,14 +131,14 @@ class Dynamic(Method):
         codes = self.codes(clusters.members[worst], 2, context, ask)
         halves = [[c for c in clusters.members[worst] if codes.get(c) == side] for side in (0, 1)]
         if min(len(half) for half in halves) < 2:  # nobody else there to be judged
-            return clusters.noting(divided=True)
+            return clusters.remembering(Division(is_over=True))
         halves[0] += [client for client in clusters.members[worst] if client not in codes]
         models = ask(Train(clusters.models[worst]), to=clusters.members[worst], phase="divide")
         whole = self.validation_loss([list(models.clients)], models, ask)
         apart = self.validation_loss([[c for c in half if c in models] for half in halves], models, ask)
         ask.record("division", cluster=worst, halves=halves, whole=whole, apart=apart)
         if not apart < (1 - self.gain) * whole:
-            return clusters.noting(divided=True)
+            return clusters.remembering(Division(is_over=True))
         return clusters.split(worst, halves, context.round, whole=whole, apart=apart).averaged(models)
 
     def validation_loss(self, groups: Sequence[Sequence[str]], trained: TrainedClients, ask: Ask) -> float:

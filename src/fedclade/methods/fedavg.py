@@ -4,12 +4,10 @@
 - Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), MLSys 2020.
 - Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization" (FedNova),
   NeurIPS 2020.
-- Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (median, trimmed mean),
-  ICML 2018.
 """
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -23,25 +21,8 @@ from fedclade.models.weights import average
 class FedAvg(Method):
     about: ClassVar[About] = About("one model, the mean of what the clients trained", "McMahan et al. 2017")
 
-    aggregate: Literal["mean", "median", "trimmed-mean"] = "mean"
-    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1  # trimmed mean: the share left out at either end
-
-    def task(self, model: np.ndarray) -> Train:
-        return Train(model)
-
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        trained = ask(self.task(clusters.models[0]), to=self.sample(context))
-        if not len(trained):
-            return clusters
-        return replace(clusters, models={0: self.combine(clusters.models[0], trained, context)})
-
-    def combine(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
-        if self.aggregate == "mean":
-            return average((answer.weights for answer in trained.values()), [a.n_samples for a in trained.values()])
-        # The robust ones give every client the same say: a weight would be one more thing to lie about.
-        trim = (len(trained) - 1) // 2 if self.aggregate == "median" else int(self.trim * len(trained))
-        ordered = np.sort(trained.stack(), axis=0)
-        return ordered[trim : len(trained) - trim].mean(0, dtype=np.float64).astype(np.float32)
+        return self.trained(clusters, context.sample(), ask)
 
 
 class FedProx(FedAvg):
@@ -53,15 +34,22 @@ class FedProx(FedAvg):
         return Train(model, proximal=self.mu)
 
 
-class FedNova(FedAvg):
+class FedNova(Method):
     about: ClassVar[About] = About("FedAvg that takes out the effect of unlike numbers of steps", "Wang et al. 2020")
 
-    def combine(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        trained = ask(Train(clusters.models[0]), to=context.sample())
+        if not len(trained):
+            return clusters
+        return replace(clusters, models={0: self.normalised(clusters.models[0], trained, context)})
+
+    def normalised(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
+        """The model moved along the combined direction of single steps, by as many steps as clients took on average."""
         steps = np.array([effective_steps(a.steps, context.training.momentum) for a in trained.values()])
         share = np.array([a.n_samples for a in trained.values()], float)
         share /= share.sum()
         directions = ((model - a.weights) / max(step, 1e-12) for a, step in zip(trained.values(), steps, strict=True))
-        moved = model - float(share @ steps) * average(directions, share)
+        moved = model - float(share @ steps) * trained.rule.of(directions, share, np.zeros_like(model))
         # Running statistics are averaged as they are: they are no result of gradient steps.
         n = context.layout.n_parameters
         moved[n:] = average((a.weights[n:] for a in trained.values()), share)

@@ -3,63 +3,64 @@
 Duan et al., "FedGroup: Efficient Federated Learning via Decomposed Similarity-Based Clustering", ISPA 2021.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from fedclade.ask import Ask
+from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
-from fedclade.clustering.centers import kmeans
 from fedclade.clustering.similarity import cosine_matrix, directions, distance_matrix
-from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Count, RoundContext, nobody_answered
+from fedclade.methods.one_shot import Centres, OneShot, Signals
 
 
-class FedGroup(Method):
+class FedGroup(OneShot):
     about: ClassVar[About] = About(
         "groups once, by the directions of first updates", "Duan et al. 2021", "a given number", "one shot"
     )
 
-    n_clusters: Annotated[int, Field(ge=1)] = 4
-    pretrain: Annotated[int, Field(ge=1)] = 20  # how many clients (times the number of groups) make the groups
+    n_clusters: Count = 4
+    pretrain: Count = 20  # how many clients (times the number of groups) make the groups
+
+    @property
+    def measure(self) -> str:
+        return "1 - cosine of updates"
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        """Some clients make the groups, whose models begin with what these trained; the others join like newcomers."""
         count = min(self.pretrain * self.n_clusters, len(context.clients))
         drawn = context.random("pretrain").permutation(len(context.clients))[:count]
         chosen = [context.clients[k] for k in sorted(drawn)]
         trained = ask(Train(context.initial), to=chosen, phase="cluster")
         if not len(trained):
             raise nobody_answered(ask)
-        updates = trained.stack() - context.initial
-        groups = min(self.n_clusters, len(trained))
-        decomposed = decomposed_cosines(updates, groups)
-        labels = kmeans(decomposed, groups)
-        ask.record(
-            "proximity",
-            matrix=distance_matrix(decomposed),
-            clients=list(trained.clients),
-            measure="distance of decomposed cosines",
-        )
-        clusters = Clusters.from_labels(trained.clients, labels, context.initial).averaged(trained)
-        mean = {k: (model - context.initial)[: context.layout.n_parameters] for k, model in clusters.models.items()}
-        clusters = clusters.noting(directions=mean)
+        updates = dict(zip(trained, trained.stack() - context.initial, strict=True))
+        clusters = Clusters.from_labels(trained.clients, self.group(updates, context, ask), context.initial)
+        clusters = clusters.averaged(trained)
+        n = context.layout.n_parameters
+        mean = {k: (model - context.initial)[:n] for k, model in clusters.models.items()}
+        clusters = clusters.remembering(Centres(context.initial, mean))
         return self.admit(clusters, set(context.clients) - set(trained.clients), context, ask)
 
-    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        clusters = self.retry(clusters, context, ask)
-        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(context)})
-        return clusters.averaged(trained)
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        n = context.layout.n_parameters
+        return {client: (answer.weights - start)[:n] for client, answer in trained.items()}
 
-    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
-        """A newcomer joins the group whose first direction is most like its own."""
-        trained = ask(Train(context.initial), to=context.clients, phase="place")
-        known: dict[int, np.ndarray] = clusters.notes["directions"]
-        far = {}
-        for client, answer in trained.items():
-            update = (answer.weights - context.initial)[: context.layout.n_parameters]
-            angles = 1 - cosine_matrix(np.stack([update, *known.values()]))[0, 1:]
-            far[client] = dict(zip(known, angles.tolist(), strict=True))
-        return {client: Placement(nearest(near), near, "1 - cosine of updates") for client, near in far.items()}
+    def group(self, signals: Mapping[str, np.ndarray], context: RoundContext, ask: Ask) -> np.ndarray:
+        from fedclade.clustering.centers import kmeans
+
+        groups = min(self.n_clusters, len(signals))
+        decomposed = decomposed_cosines(np.stack(list(signals.values())), groups)
+        matrix, what = distance_matrix(decomposed), "distance of decomposed cosines"
+        ask.record("proximity", matrix=matrix, clients=list(signals), measure=what)
+        return kmeans(decomposed, groups)
+
+    def far(self, signal: np.ndarray, state: Centres, context: RoundContext) -> dict[int, float]:
+        angles = 1 - cosine_matrix(np.stack([signal, *state.centres.values()]))[0, 1:]
+        return dict(zip(state.centres, angles.tolist(), strict=True))
 
 
 def decomposed_cosines(updates: np.ndarray, n_axes: int) -> np.ndarray:

@@ -8,15 +8,15 @@ ICLR 2018; for federated learning Wang et al., INFOCOM 2020), or at random.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedclade.ask import Ask, TrainedClients
-from fedclade.clients.tasks import Evaluate, Predict, Train
+from fedclade.clients.tasks import Evaluate, Predict
 from fedclade.clustering.automatic import choose_partition, most_clusters
-from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.centers import k_center, random_labels
 from fedclade.clustering.selection import everyone, least_selected, one_at_random, worst_half
 from fedclade.clustering.similarity import (
     cka_matrix,
@@ -27,56 +27,63 @@ from fedclade.clustering.similarity import (
     linear_cka,
 )
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest
+from fedclade.methods.base import About, Clusters, Count, Placement, RoundContext, remembered
+from fedclade.methods.one_shot import CutTree, OneShot, Signals, Threshold
 from fedclade.methods.probing import Probing, answers_on, public_rows, some_of
 from fedclade.models.weights import Layout
 
-Count = Annotated[int, Field(ge=1)]
+
+@remembered
+class Grouped:
+    """How often each client was selected, and what newcomers are compared with."""
+
+    start: np.ndarray  # the model that the clients' models were trained from when they were grouped
+    known: Mapping[int, np.ndarray]  # of every cluster: its members' answers, last layers or centre
+    probe: np.ndarray | None = None  # the rows of those answers
+    selected: Mapping[str, int] | None = None
 
 
-class SelectingClusters(Method):
+class SelectingClusters(OneShot):
     """What FedSCCS and its rivals share: warm up together, group once, then train some members of each cluster."""
+
+    State = Grouped
 
     warmup: Count = 10  # rounds of plain averaging with all clients (the paper's p); the last one's models are grouped
     selection: Literal["all", "random", "power-of-choice", "least-selected"] = "all"  # who trains, in each cluster
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        """The cluster of each client, and what newcomers will be compared with."""
-        raise NotImplementedError
+    @property
+    def clustering_round(self) -> int:
+        return self.warmup
+
+    def warming(self, context: RoundContext) -> list[str]:
+        return list(context.clients)
+
+    def kept(self, clusters: Clusters, signals: Signals, start: np.ndarray) -> Grouped:
+        known = {k: np.stack([signals[c] for c in part]) for k, part in clusters.members.items()}
+        return Grouped(start, known)
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        if "start" not in clusters.notes:
-            return self.warmed(clusters, context, ask)
+        if clusters.state is None:
+            return self.joint_round(clusters, context, ask)
         clusters = self.retry(clusters, context, ask)
         chosen = self.select(clusters, context, ask)
-        times = clusters.notes["selected"]
-        clusters = clusters.noting(selected={**times, **{client: times.get(client, 0) + 1 for client in chosen}})
-        ask.record("selection", chosen=chosen, times=dict(clusters.notes["selected"]))
-        return clusters.averaged(ask({client: Train(clusters.model_of(client)) for client in chosen}))
-
-    def warmed(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        """A round with everybody. The last of them is averaged by the clusters that come out of it."""
-        start = clusters.models[0]
-        trained = ask(Train(start), to=context.clients)
-        if context.round < self.warmup or not len(trained):
-            return clusters.averaged(trained)
-        labels, known = self.group(trained, context, ask)
-        clusters = Clusters.from_labels(list(labels), list(labels.values()), start)
-        clusters = clusters.noting(start=start, selected={}, **known)
-        return self.admit(clusters, set(context.clients) - set(labels), context, ask).averaged(trained)
+        times = clusters.state.selected or {}
+        times = {**times, **{client: times.get(client, 0) + 1 for client in chosen}}
+        ask.record("selection", chosen=chosen, times=dict(times))
+        return self.trained(clusters.remembering(replace(clusters.state, selected=times)), chosen, ask)
 
     def select(self, clusters: Clusters, context: RoundContext, ask: Ask) -> list[str]:
         """Who trains this round: some of each cluster's members that are there."""
-        there = self.sample(context)
+        there = context.sample()
         accuracy: dict[str, float] = {}
         if self.selection == "power-of-choice":  # on training rows: test rows must not steer the training
             tasks = {client: Evaluate(clusters.model_of(client), on="train") for client in there}
             accuracy = {client: seen.accuracy for client, seen in ask(tasks, phase="select").items()}
             there = list(accuracy)
-        times, number = clusters.notes["selected"], {client: place for place, client in enumerate(context.clients)}
-        chosen: list[int] = []
+        times, number = clusters.state.selected or {}, {client: place for place, client in enumerate(context.clients)}
+        present, chosen = set(there), list[int]()
         for cluster, part in clusters.members.items():
-            clients = [client for client in part if client in set(there)]
+            clients = [client for client in part if client in present]
             if not clients:
                 continue
             members, random = np.array([number[c] for c in clients]), context.random(f"select {cluster}")
@@ -91,31 +98,18 @@ class SelectingClusters(Method):
                     chosen += least_selected(members, np.array([times.get(c, 0) for c in clients]), random).tolist()
         return [context.clients[place] for place in sorted(chosen)]
 
-    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
-        """Newcomers train from where the others started when they were grouped, and join those they are most like."""
-        if "start" not in clusters.notes:
-            return super().place(clusters, context, ask)
-        trained = ask(Train(clusters.notes["start"]), to=context.clients, phase="place")
-        measure, near = self.compare(clusters, trained, context, ask)
-        return {client: Placement(nearest(far), far, measure) for client, far in near.items()}
 
-    def compare(
-        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
-    ) -> tuple[str, dict[str, dict[int, float]]]:
-        """How far newcomers are from every cluster, and in what measure."""
-        raise NotImplementedError
+@dataclass(frozen=True)
+class OnProbe:
+    """What a model answers on the probe rows."""
+
+    rows: np.ndarray
+    values: np.ndarray
 
 
-class FedSCCS(SelectingClusters, Probing):
-    about: ClassVar[About] = About(
-        "clusters once, by how alike models answer on a probe set; trains some of each cluster",
-        "Talasso et al. 2024",
-        "a given number",
-        "one shot",
-        "model, probe rows",
-    )
+class ByAnswers(SelectingClusters, Probing, CutTree):
+    """Models are compared by what they answer on rows that the server has."""
 
-    n_clusters: Count | Literal["auto"] = 10  # at most as many as there are clients
     layer: str = "probabilities"  # what is compared: these, "outputs" before the softmax, or what a layer puts out
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
@@ -128,33 +122,50 @@ class FedSCCS(SelectingClusters, Probing):
             raise FedcladeError(f"layer {self.layer!r} cannot be compared: {tried.failures['probe']}")
         return super().start(context, ask)
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        probe = self.probe_set(context, ask)
-        outputs = self.outputs(trained, probe, ask)
-        if not outputs:
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Grouped | None
+    ) -> dict[str, OnProbe]:
+        probe = self.probe_set(context, ask) if state is None or state.probe is None else state.probe
+        answers = answers_on(probe, {c: answer.weights for c, answer in trained.items()}, self.layer, ask)
+        if len(trained) and not answers:
             raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
-        similarity = cka_matrix(list(outputs.values()))
-        labels = ward_clusters(similarity, self.n_clusters, list(outputs), f"CKA of {self.layer}", ask)
+        return {client: OnProbe(probe, values) for client, values in answers.items()}
+
+    def kept(self, clusters: Clusters, signals: Mapping[str, OnProbe], start: np.ndarray) -> Grouped:
+        probe = next(iter(signals.values())).rows
         some = some_of(probe)
-        known = by_cluster(labels, {client: values[some] for client, values in outputs.items()})
-        return labels, {"probe": probe[some], "outputs": known}
+        known = {k: np.stack([signals[c].values[some] for c in part]) for k, part in clusters.members.items()}
+        return Grouped(start, known, probe[some])
 
-    def outputs(self, trained: TrainedClients, probe: np.ndarray, ask: Ask) -> dict[str, np.ndarray]:
-        """What each model answers on the probe rows."""
-        return answers_on(probe, {c: answer.weights for c, answer in trained.items()}, self.layer, ask)
 
-    def compare(
-        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
-    ) -> tuple[str, dict[str, dict[int, float]]]:
-        known = clusters.notes["outputs"]
-        far = {
-            client: {k: 1.0 - float(np.mean([linear_cka(own, other) for other in known[k]])) for k in known}
-            for client, own in self.outputs(trained, clusters.notes["probe"], ask).items()
+class FedSCCS(ByAnswers):
+    about: ClassVar[About] = About(
+        "clusters once, by how alike models answer on a probe set; trains some of each cluster",
+        "Talasso et al. 2024",
+        "a given number",
+        "one shot",
+        "model, probe rows",
+    )
+
+    threshold: Threshold = None
+    n_clusters: Count | None = 10
+
+    @property
+    def measure(self) -> str:
+        return f"1 - mean CKA of {self.layer}"
+
+    def group(self, signals: Mapping[str, OnProbe], context: RoundContext, ask: Ask) -> np.ndarray:
+        similarity = cka_matrix([signal.values for signal in signals.values()])
+        return ward_clusters(self, similarity, list(signals), f"CKA of {self.layer}", ask)
+
+    def far(self, signal: OnProbe, state: Grouped, context: RoundContext) -> dict[int, float]:
+        return {
+            k: 1.0 - float(np.mean([linear_cka(signal.values, other) for other in others]))
+            for k, others in state.known.items()
         }
-        return f"1 - mean CKA of {self.layer}", far
 
 
-class WeightsCosine(SelectingClusters):
+class WeightsCosine(SelectingClusters, CutTree):
     about: ClassVar[About] = About(
         "FedSCCS's loop with clusters by the cosine of last layers",
         "Talasso et al. 2024",
@@ -162,26 +173,27 @@ class WeightsCosine(SelectingClusters):
         "one shot",
     )
 
-    n_clusters: Count | Literal["auto"] = 10
+    threshold: Threshold = None
+    n_clusters: Count | None = 10
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        kernels = kernels_of(trained, context.layout)
-        similarity = cosine_matrix(np.stack(list(kernels.values())))
-        labels = ward_clusters(similarity, self.n_clusters, list(kernels), "cosine of last layers", ask)
-        return labels, {"kernels": by_cluster(labels, kernels)}
+    @property
+    def measure(self) -> str:
+        return "1 - mean cosine of last layers"
 
-    def compare(
-        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
-    ) -> tuple[str, dict[str, dict[int, float]]]:
-        known = clusters.notes["kernels"].items()
-        far = {
-            client: {k: 1.0 - float(cosine(own, others).mean()) for k, others in known}
-            for client, own in kernels_of(trained, context.layout).items()
-        }
-        return "1 - mean cosine of last layers", far
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        return kernels_of(trained, context.layout)
+
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        similarity = cosine_matrix(np.stack(list(signals.values())))
+        return ward_clusters(self, similarity, list(signals), "cosine of last layers", ask)
+
+    def far(self, signal: np.ndarray, state: Grouped, context: RoundContext) -> dict[int, float]:
+        return {k: 1.0 - float(cosine(signal, others).mean()) for k, others in state.known.items()}
 
 
-class KCenter(SelectingClusters):
+class KCenter(SelectingClusters, CutTree):
     about: ClassVar[About] = About(
         "FedSCCS's loop with clusters by k-center on last layers",
         "Sener & Savarese 2018",
@@ -189,32 +201,36 @@ class KCenter(SelectingClusters):
         "one shot",
     )
 
-    n_clusters: Count | Literal["auto"] = 10
+    threshold: Literal["auto"] | None = None  # "auto": the number of clusters is found
+    n_clusters: Count | None = 10
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        from fedclade.clustering.centers import k_center  # takes a second, which other methods need not wait
+    @property
+    def measure(self) -> str:
+        return "distance of last layers to the centre"
 
-        kernels = kernels_of(trained, context.layout)
-        rows = np.stack(list(kernels.values()))
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        return kernels_of(trained, context.layout)
+
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        rows = np.stack(list(signals.values()))
         distances = distance_matrix(rows)
-        ask.record("proximity", matrix=distances, clients=list(kernels), measure="distance of last layers")
+        ask.record("proximity", matrix=distances, clients=list(signals), measure="distance of last layers")
         wanted = self.n_clusters
-        if wanted == "auto":
+        if wanted is None:
             tried = [k_center(rows, k).labels for k in range(1, most_clusters(len(rows)) + 1)]
             wanted = int(choose_partition(distances, tried).max()) + 1
-        found = k_center(rows, min(wanted, len(rows)))
-        labels = dict(zip(kernels, found.labels.tolist(), strict=True))
-        return labels, {"centres": {k: rows[centre] for k, centre in enumerate(found.centers)}}
+        return k_center(rows, min(wanted, len(rows))).labels
 
-    def compare(
-        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
-    ) -> tuple[str, dict[str, dict[int, float]]]:
-        centres = clusters.notes["centres"].items()
-        far = {
-            client: {k: float(np.linalg.norm(own - centre)) for k, centre in centres}
-            for client, own in kernels_of(trained, context.layout).items()
-        }
-        return "distance of last layers to the centre", far
+    def kept(self, clusters: Clusters, signals: Signals, start: np.ndarray) -> Grouped:
+        """The centres: k-center is done once more, which gives the same."""
+        rows = np.stack(list(signals.values()))
+        found = k_center(rows, len(clusters))
+        return Grouped(start, {k: rows[centre] for k, centre in enumerate(found.centers)})
+
+    def far(self, signal: np.ndarray, state: Grouped, context: RoundContext) -> dict[int, float]:
+        return {k: float(np.linalg.norm(signal - centre)) for k, centre in state.known.items()}
 
 
 class RandomClusters(SelectingClusters):
@@ -224,11 +240,13 @@ class RandomClusters(SelectingClusters):
 
     n_clusters: Count = 10
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        from fedclade.clustering.centers import random_labels
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        return {client: np.empty(0, np.float32) for client in trained}
 
-        labels = random_labels(len(trained), min(self.n_clusters, len(trained)), context.random("clusters"))
-        return dict(zip(trained, labels.tolist(), strict=True)), {}
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        return random_labels(len(signals), min(self.n_clusters, len(signals)), context.random("clusters"))
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Wherever the dice say, which needs no word from the newcomer."""
@@ -237,23 +255,10 @@ class RandomClusters(SelectingClusters):
         return {c: Placement(k, {name: float(name != k) for name in names}, "dice") for c, k in drawn.items()}
 
 
-def ward_clusters(
-    similarity: np.ndarray, n_clusters: int | Literal["auto"], clients: list[str], measure: str, ask: Ask
-) -> dict[str, int]:
-    """Clients that are like the same others, by Ward's linkage. There can be no more clusters than clients."""
-    ask.record("proximity", matrix=similarity, clients=clients, measure=measure)
+def ward_clusters(method: CutTree, similarity: np.ndarray, clients: list[str], measure: str, ask: Ask) -> np.ndarray:
+    """Clients that are like the same others, by Ward's linkage."""
     distances = column_distances(np.round(similarity, 12))  # rounding must not tell equal clients apart
-    if n_clusters == "auto":
-        labels, tree = agglomerate(distances, "ward", threshold="auto")
-    else:
-        labels, tree = agglomerate(distances, "ward", n_clusters=min(n_clusters, len(clients)))
-    ask.record("dendrogram", merges=tree.merges, clients=clients, linkage="ward", labels=labels)
-    return dict(zip(clients, labels.tolist(), strict=True))
-
-
-def by_cluster(labels: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """The members' arrays of each cluster, stacked."""
-    return {k: np.stack([arrays[c] for c in labels if labels[c] == k]) for k in sorted(set(labels.values()))}
+    return method.cut(distances, clients, "ward", ask, measure=measure, shown=similarity)
 
 
 def kernels_of(trained: TrainedClients, layout: Layout) -> dict[str, np.ndarray]:

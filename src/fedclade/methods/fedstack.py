@@ -15,17 +15,27 @@ With `refresh` the clients train on too and send their predictions anew.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import LOCAL, Evaluate, Predict, Predicted, Train, Training
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, nearest, nobody_answered
+from fedclade.methods.base import (
+    About,
+    Clusters,
+    Count,
+    Method,
+    Placement,
+    RoundContext,
+    nearest,
+    nobody_answered,
+    remembered,
+)
 from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
@@ -35,10 +45,26 @@ from fedclade.models.weights import Layout
 ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
 STACK_TRAINING = Training(batch_size=64, momentum=0.9, schedule="cyclic")
 
-Count = Annotated[int, Field(ge=1)]
 Algorithm = Literal["kmeans", "agglomerative", "gaussian-mixture", "random"]
 Criterion = Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "sklearn-spherical"]
-Stack = Mapping[str, Mapping[str, np.ndarray]]  # what each client sent: `values` (rows, classes) and their `labels`
+
+
+@remembered
+class Sent:
+    """What a client predicts for some rows, and their labels."""
+
+    values: np.ndarray  # (rows, classes)
+    labels: np.ndarray
+
+
+Stack = Mapping[str, Sent]
+
+
+@remembered
+class Stacked:
+    whole: np.ndarray  # the global stacked model
+    stack: Mapping[str, Sent]  # by client
+    centres: Mapping[int, np.ndarray]  # of each cluster: the mean direction of its members' signatures
 
 
 class FedStack(Method):
@@ -48,13 +74,16 @@ class FedStack(Method):
         "the number too",
         "one shot",
         "predictions, labels, last layer",
+        needs_labels=True,
     )
+    State = Stacked
 
     epochs: Count = 20  # of local training before anything is sent
     spare: Annotated[float, Field(ge=0, lt=1)] = 0.0  # ours: train without this share of the rows, predict only these
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
     algorithm: Algorithm = "kmeans"  # that groups their directions; "random" shows what grouping as such is worth
-    n_clusters: Count | Literal["auto"] | None = None  # None: where the BIC is lowest; "auto": by the rule all share
+    n_clusters: Count | None = None  # None: where the BIC is lowest, or by `threshold`
+    threshold: Literal["auto"] | None = None  # "auto": the number of clusters by the rule that all methods share
     bic: Criterion = "pooled"  # one variance for all clusters; with variances of their own k comes out too low or high
     most_clusters: Count = 10  # that the BIC looks at
     stack_model: str = "correction"  # a small network that corrects what clients predict; or one of `fedclade models`
@@ -62,6 +91,12 @@ class FedStack(Method):
     stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; by the paper's 0.001 small stacks hardly learn
     refresh: bool = False  # in later rounds clients train on, and send their predictions anew
     probe_file: str | None = None  # public rows, .npz with x and y: clients predict these, and no label leaves them
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.n_clusters is not None and self.threshold is not None:
+            raise ValueError("threshold and n_clusters exclude each other: give one of them")
+        return self
 
     @field_validator("probe_file")
     @classmethod
@@ -87,7 +122,7 @@ class FedStack(Method):
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         self.probe(context)  # what is wrong with it must be known now, not after the training
-        trained = self.trained(context, ask, "cluster")
+        trained = self.network_trained(context, ask, "cluster")
         stack = self.predictions(trained.clients, context, ask, "stack")
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:
@@ -96,28 +131,28 @@ class FedStack(Method):
         clusters = Clusters.from_labels(list(signatures), labels, context.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
         centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
-        clusters = clusters.noting(centres=centres, stack=stack, whole=context.initial)
+        clusters = clusters.remembering(Stacked(context.initial, stack, centres))
         clusters = self.admit(clusters, set(context.clients) - set(signatures), context, ask)
         return self.stacked(clusters, context, ask)
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         clusters = self.retry(clusters, context, ask)
         if self.refresh:
-            trained = ask(Train(start=LOCAL, upload="nothing", spare=self.spare), to=self.sample(context))
+            trained = ask(Train(start=LOCAL, upload="nothing", spare=self.spare), to=context.sample())
             anew = self.predictions(trained.clients, context, ask, "stack")
-            clusters = clusters.noting(stack={**clusters.notes["stack"], **anew})
+            clusters = clusters.remembering(replace(clusters.state, stack={**clusters.state.stack, **anew}))
         return self.stacked(clusters, context, ask)
 
-    def serve(self, clusters: Clusters, client: str) -> Evaluate:
+    def served(self, clusters: Clusters, client: str) -> Evaluate:
         return Evaluate(clusters.model_of(client), through=LOCAL)
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """With those whose signatures point nearest to a newcomer's; one that points nowhere stays alone."""
-        trained = self.trained(context, ask, "place")
+        trained = self.network_trained(context, ask, "place")
         answers = self.predictions(trained.clients, context, ask, "place") if self.signature == "predictions" else {}
         placements = {}
         for client, vector in self.signatures(trained, answers).items():
-            unit, centres = directions(vector), clusters.notes["centres"]
+            unit, centres = directions(vector), clusters.state.centres
             if any(len(centre) != len(unit) for centre in centres.values()):
                 raise FedcladeError(
                     f"client {client!r} has a last layer of unlike size: choose a model whose last layer is the run's"
@@ -129,14 +164,15 @@ class FedStack(Method):
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Whoever finds a place brings predictions along; one that founds a cluster has the global model there."""
         coming = set(newcomers) & set(context.clients)
-        clusters = super().admit(clusters, coming, replace(context, initial=clusters.notes["whole"]), ask)
-        settled = [c for c in context.clients if c in coming and c not in clusters.notes.get("unassigned", ())]
-        stack = {client: rows for client, rows in clusters.notes["stack"].items() if client not in coming}
-        return clusters.noting(stack={**stack, **self.predictions(settled, context, ask, "stack")})
+        clusters = super().admit(clusters, coming, replace(context, initial=clusters.state.whole), ask)
+        assigned = [c for c in context.clients if c in coming and c not in clusters.unassigned]
+        stack = {client: rows for client, rows in clusters.state.stack.items() if client not in coming}
+        stack |= self.predictions(assigned, context, ask, "stack")
+        return clusters.remembering(replace(clusters.state, stack=stack))
 
     # What clients do
 
-    def trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
+    def network_trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
         """Clients train their networks from the start that all of one architecture share."""
         training = context.training.model_copy(update={"local_epochs": self.epochs})
         upload = "head" if self.signature == "head" else "nothing"
@@ -146,7 +182,7 @@ class FedStack(Method):
         """What their networks say of their own training rows (of those spared, if any are), or of the public ones."""
         rows, labels = self.probe(context) or (None, None)
         answers = ask(Predict(start=LOCAL, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
-        return {c: {"values": a.values, "labels": a.labels if labels is None else labels} for c, a in answers.items()}
+        return {c: Sent(a.values, a.labels if labels is None else labels) for c, a in answers.items()}
 
     def probe(self, context: RoundContext) -> tuple[np.ndarray, np.ndarray] | None:
         if self.probe_file is None:
@@ -156,7 +192,7 @@ class FedStack(Method):
     def signatures(self, trained: TrainedClients, stack: Stack) -> dict[str, np.ndarray]:
         if self.signature == "head":
             return {client: answer.weights for client, answer in trained.items()}
-        return {client: rows["values"].ravel() for client, rows in stack.items()}
+        return {client: sent.values.ravel() for client, sent in stack.items()}
 
     # What the server makes of it
 
@@ -173,7 +209,7 @@ class FedStack(Method):
             return np.arange(len(rows))
         curve = self.bic_curve(directions(rows[known]))
         wanted = self.n_clusters or int(np.argmin(curve)) + 1
-        if wanted == "auto":
+        if self.threshold == "auto":
             close, _ = agglomerate(distances[np.ix_(known, known)], "average", metric="cosine", threshold="auto")
             wanted = int(close.max()) + 1
         number = min(wanted, int(known.sum()))
@@ -194,14 +230,15 @@ class FedStack(Method):
     def stacked(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Train the global stacked model, and from there the intermediate one of each cluster."""
         everyone = {"all": context.clients}
-        whole = self.taught(everyone, {"all": clusters.notes["whole"]}, clusters.notes["stack"], context, ask)["all"]
+        whole = self.taught(everyone, {"all": clusters.state.whole}, clusters.state.stack, context, ask)["all"]
         if len(clusters) == 1:
             models = dict.fromkeys(clusters.members, whole)
         else:
             starts = clusters.models if context.round else dict.fromkeys(clusters.members, whole)
-            models = self.taught(clusters.members, starts, clusters.notes["stack"], context, ask)
-        clusters = replace(clusters, models={**clusters.models, **models}).noting(whole=whole)
-        self.measure(clusters, context, ask)
+            models = self.taught(clusters.members, starts, clusters.state.stack, context, ask)
+        clusters = replace(clusters, models={**clusters.models, **models}, state=replace(clusters.state, whole=whole))
+        if context.is_evaluated:
+            self.measure(clusters, context, ask)
         return clusters
 
     def taught(
@@ -220,7 +257,7 @@ class FedStack(Method):
         for group, members in groups.items():
             part = [stack[client] for client in members if client in stack]
             if part:
-                rows, labels = (np.concatenate([sent[name] for sent in part]) for name in ("values", "labels"))
+                rows, labels = (np.concatenate([getattr(sent, name) for sent in part]) for name in ("values", "labels"))
                 learn = Train(models[group], rows=rows, labels=labels, training=training, epochs_before=so_far, save="")
                 tasks[str(group)] = learn
         trained = ask.server(tasks)
@@ -232,7 +269,7 @@ class FedStack(Method):
     def measure(self, clusters: Clusters, context: RoundContext, ask: Ask) -> None:
         """How well clients' networks do alone, with the global stacked model behind them, and with their cluster's."""
         clients, home = context.clients, clusters.cluster_of
-        whole = Predict(clusters.notes["whole"], through=LOCAL)
+        whole = Predict(clusters.state.whole, through=LOCAL)
         answers = {
             "own": ask(Predict(start=LOCAL), to=clients, phase="measure"),
             "global": ask(whole, to=clients, phase="measure"),

@@ -4,15 +4,14 @@ Xie et al., "Multi-Center Federated Learning", 2020 (World Wide Web 2023).
 """
 
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.clustering.centers import kmeans
-from fedclade.methods.base import About, Clusters, Method, RoundContext, nearest, nobody_answered
+from fedclade.methods.base import About, Clusters, Count, Method, RoundContext, nearest, nobody_answered
 
 
 class FeSEM(Method):
@@ -20,7 +19,7 @@ class FeSEM(Method):
 
     about: ClassVar[About] = About("each client goes to the nearest of K centres", "Xie et al. 2020", "a given number")
 
-    n_clusters: Annotated[int, Field(ge=1)] = 4
+    n_clusters: Count = 4
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """The first centres: k-means of everybody's model after one training from the same start."""
@@ -33,12 +32,12 @@ class FeSEM(Method):
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         clusters = self.retry(clusters, context, ask)
-        trained = ask({client: Train(clusters.model_of(client)) for client in self.sample(context)})
+        trained = ask({client: Train(clusters.model_of(client)) for client in context.sample()})
         return self._moved(clusters, trained, context).averaged(trained)
 
     def _moved(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
         """Those who reported join the centre nearest to what they sent. A centre left by all stays where it is."""
-        home = clusters.cluster_of
+        home = dict(clusters.cluster_of)
         for client, answer in trained.items():
             home[client] = nearest(distances_to(clusters, answer.weights))
         members = {k: tuple(c for c in context.clients if home[c] == k) for k in clusters.models}

@@ -4,20 +4,18 @@ Morafah, Vahidian, Wang and Lin, "FLIS: Clustered Federated Learning via Inferen
 Distribution", IEEE Open Journal of the Computer Society, 2023.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
-from fedclade.ask import Ask, TrainedClients
-from fedclade.clustering.hierarchy import agglomerate
+from fedclade.ask import Ask
 from fedclade.clustering.similarity import agreement_matrix
-from fedclade.errors import FedcladeError
-from fedclade.methods.base import About, Clusters, RoundContext
-from fedclade.methods.fedsccs import FedSCCS, by_cluster
+from fedclade.methods.base import About, Clusters, Count, RoundContext
+from fedclade.methods.fedsccs import ByAnswers, Grouped, OnProbe
 
 
-class FLIS(FedSCCS):
+class FLIS(ByAnswers):
     """FedSCCS's loop with another measure: the share of the probe rows on which two models agree."""
 
     about: ClassVar[About] = About(
@@ -26,37 +24,26 @@ class FLIS(FedSCCS):
         "the number too",
         "one shot",
         "model, probe rows",
+        needs_labels=True,
     )
 
-    warmup: Annotated[int, Field(ge=1)] = 1
-    n_clusters: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = None  # of disagreement, up to which clusters merge
+    warmup: Count = 1
     linkage: Literal["single", "complete", "average", "weighted"] = "average"
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
 
-    def group(self, trained: TrainedClients, context: RoundContext, ask: Ask) -> tuple[dict[str, int], dict[str, Any]]:
-        probe = self.probe_set(context, ask)
-        outputs = self.outputs(trained, probe, ask)
-        if not outputs:
-            raise FedcladeError("no model gives finite output on the probe rows: mend them or lower the learning rate")
-        classes = {client: values.argmax(1) for client, values in outputs.items()}
-        clients, disagreement = list(classes), 1 - agreement_matrix(np.stack(list(classes.values())))
-        if self.threshold is not None or self.n_clusters == "auto":
-            threshold: float | Literal["auto"] = "auto" if self.threshold is None else self.threshold
-            labels, tree = agglomerate(disagreement, self.linkage, threshold=threshold)
-        else:
-            labels, tree = agglomerate(disagreement, self.linkage, n_clusters=min(self.n_clusters, len(clients)))
-        ask.record("proximity", matrix=disagreement, clients=clients, measure="share of rows predicted differently")
-        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
-        homes = dict(zip(clients, labels.tolist(), strict=True))
-        return homes, {"probe": probe, "outputs": by_cluster(homes, classes)}
+    @property
+    def measure(self) -> str:
+        return "mean share of rows predicted differently"
 
-    def compare(
-        self, clusters: Clusters, trained: TrainedClients, context: RoundContext, ask: Ask
-    ) -> tuple[str, dict[str, dict[int, float]]]:
-        known = clusters.notes["outputs"]
-        far = {
-            client: {k: float(np.mean([(own.argmax(1) != other).mean() for other in known[k]])) for k in known}
-            for client, own in self.outputs(trained, clusters.notes["probe"], ask).items()
-        }
-        return "mean share of rows predicted differently", far
+    def group(self, signals: Mapping[str, OnProbe], context: RoundContext, ask: Ask) -> np.ndarray:
+        disagreement = 1 - agreement_matrix(np.stack([signal.values.argmax(1) for signal in signals.values()]))
+        what = "share of rows predicted differently"
+        return self.cut(disagreement, list(signals), self.linkage, ask, measure=what)
+
+    def kept(self, clusters: Clusters, signals: Mapping[str, OnProbe], start: np.ndarray) -> Grouped:
+        """The classes that members predict for all of the probe rows."""
+        known = {k: np.stack([signals[c].values.argmax(1) for c in part]) for k, part in clusters.members.items()}
+        return Grouped(start, known, next(iter(signals.values())).rows)
+
+    def far(self, signal: OnProbe, state: Grouped, context: RoundContext) -> dict[int, float]:
+        own = signal.values.argmax(1)
+        return {k: float(np.mean([(own != other).mean() for other in others])) for k, others in state.known.items()}

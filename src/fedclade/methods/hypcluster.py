@@ -1,4 +1,4 @@
-"""HypCluster: the alternation of IFCA seen as stochastic expectation-maximisation, with a sample of clients a round.
+"""HypCluster: the alternation of IFCA seen as stochastic expectation-maximisation, after some joint rounds.
 
 Mansour et al., "Three Approaches for Personalization with Applications to Federated Learning", 2020.
 """
@@ -16,19 +16,17 @@ from fedclade.methods.ifca import IFCA
 
 
 class HypCluster(IFCA):
-    about: ClassVar[About] = About(
-        "IFCA with sampled clients and a warm start", "Mansour et al. 2020", "a given number", sends="K models"
-    )
+    about: ClassVar[About] = About("IFCA with a warm start", "Mansour et al. 2020", "a given number", sends="K models")
 
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
     warmup: Annotated[int, Field(ge=0)] = 2  # rounds of FedAvg before the models part
     noise: Annotated[float, Field(gt=0)] = 0.1  # how far they part, in standard deviations of each tensor
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         if context.round > self.warmup:
             return super().round(clusters, context, ask)
-        trained = ask(Train(clusters.models[0]), to=self.sample(context))
-        model = clusters.averaged(trained).models[0]
+        clients = context.sample()
+        task = dict.fromkeys(clients, Train(clusters.models[0]))
+        model = ask.combined(task, {0: clusters.models[0]}, dict.fromkeys(clients, 0)).models[0]
         if context.round < self.warmup:
             return replace(clusters, models={**clusters.models, 0: model})
         return replace(clusters, models={k: self._nearby(model, k, context) for k in range(self.n_clusters)})

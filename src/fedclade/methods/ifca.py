@@ -3,15 +3,13 @@
 Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedclade.ask import Ask
 from fedclade.clients.tasks import Train, Trained
-from fedclade.methods.base import About, Clusters, Method, RoundContext
-from fedclade.models.weights import average
+from fedclade.methods.base import About, Clusters, Count, Method, RoundContext
 
 
 class IFCA(Method):
@@ -19,7 +17,7 @@ class IFCA(Method):
         "each client picks the best of K models every round", "Ghosh et al. 2020", "a given number", sends="K models"
     )
 
-    n_clusters: Annotated[int, Field(ge=1)] = 4
+    n_clusters: Count = 4
     weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
@@ -33,18 +31,14 @@ class IFCA(Method):
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         candidates = tuple(clusters.models[k] for k in range(self.n_clusters))
-        trained = ask(Train(candidates), to=self.sample(context))
-        choice = clusters.cluster_of | {client: chosen_by(answer) for client, answer in trained.items()}
-        models = dict(clusters.models)
-        for cluster in models:
-            reports = [answer for answer in trained.values() if chosen_by(answer) == cluster]
-            if reports:  # a model that nobody chose stays as it is, and may be chosen later
-                weights = [a.n_samples if self.weighting == "samples" else 1 for a in reports]
-                models[cluster] = average((a.weights for a in reports), weights)
-        members = {
-            k: tuple(c for c in context.clients if choice[c] == k) for k in np.unique(list(choice.values())).tolist()
-        }
-        return Clusters(members, models)
+        tasks = dict.fromkeys(context.sample(), Train(candidates))
+        uniform = self.weighting == "uniform"
+        # A model that nobody chose stays as it is, and may be chosen later.
+        combined = ask.combined(tasks, clusters.models, lambda client, answer: chosen_by(answer), alike=uniform)
+        choice = {**clusters.cluster_of, **{client: chosen_by(answer) for client, answer in combined.reports.items()}}
+        homes = sorted(set(choice.values()))
+        members = {k: tuple(c for c in context.clients if choice[c] == k) for k in homes}
+        return Clusters(members, combined.models)
 
 
 def chosen_by(answer: Trained) -> int:

@@ -7,36 +7,42 @@
 """
 
 from dataclasses import replace
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from fedclade.ask import Ask
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
-from fedclade.methods.base import About, Clusters, Method, RoundContext
-from fedclade.models.weights import Layout, average
+from fedclade.methods.base import About, Clusters, Count, Method, RoundContext, remembered
+from fedclade.models.weights import Layout
+
+
+@remembered
+class Shared:
+    layers: tuple[str, ...]
 
 
 class SharedLayers(Method):
     """FedAvg on some of the layers."""
 
+    State = Shared
+
     def shared(self, layout: Layout) -> tuple[str, ...]:
         raise NotImplementedError
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
-        return super().start(context, ask).noting(shared=list(self.shared(context.layout)))
+        return Clusters.single(context.clients, context.initial, Shared(self.shared(context.layout)))
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
-        layers = self.shared(context.layout)
-        model = clusters.models[0].copy()
-        trained = ask(Train(model, layers=layers, start=LOCAL, upload=layers), to=self.sample(context))
-        if len(trained):
-            sent, rows = [a.weights for a in trained.values()], [a.n_samples for a in trained.values()]
-            model[context.layout.select(layers)] = average(sent, rows)
+        shared: Shared = clusters.state
+        model, place = clusters.models[0].copy(), context.layout.select(shared.layers)
+        task = Train(model, layers=shared.layers, start=LOCAL, upload=shared.layers)
+        clients = context.sample()
+        combined = ask.combined(dict.fromkeys(clients, task), {0: model[place]}, dict.fromkeys(clients, 0))
+        model = model.copy()
+        model[place] = combined.models[0]
         return replace(clusters, models={0: model})
 
-    def serve(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(clusters.models[0], layers=tuple(clusters.notes["shared"]), start=LOCAL)
+    def served(self, clusters: Clusters, client: str) -> Evaluate:
+        return Evaluate(clusters.model_of(client), layers=clusters.state.layers, start=LOCAL)
 
 
 class LGFedAvg(SharedLayers):
@@ -44,7 +50,7 @@ class LGFedAvg(SharedLayers):
         "shares the last layers, keeps the first ones local", "Liang et al. 2020", sends="last layers", newcomers=False
     )
 
-    shared_layers: Annotated[int, Field(ge=1)] = 2  # how many of the last layers are shared
+    shared_layers: Count = 2  # how many of the last layers are shared
 
     def shared(self, layout: Layout) -> tuple[str, ...]:
         return tuple(layout.layers)[-self.shared_layers :]
@@ -58,7 +64,7 @@ class FedPer(SharedLayers):
         newcomers=False,
     )
 
-    personal_layers: Annotated[int, Field(ge=1)] = 1  # how many of the last layers stay with the client
+    personal_layers: Count = 1  # how many of the last layers stay with the client
 
     def shared(self, layout: Layout) -> tuple[str, ...]:
         # A network of one layer shares nothing but must share something: then all of it is personal but the first.

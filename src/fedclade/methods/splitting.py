@@ -1,6 +1,6 @@
-"""What HiCFL and Sattler's CFL share: all clients start in one cluster, and clusters are split in two while they train.
+"""What methods share that split clusters in two while they train: all clients start in one cluster.
 
-Both look at updates: what training changed in the model that a client was given. The server keeps the last few of every
+They look at updates: what training changed in the model that a client was given. The server keeps the last few of every
 client (`depth`), which costs 4 bytes * clients * depth * numbers in the watched layers, in memory and in every
 checkpoint: for large models, watch fewer (`layers = "head"`). For each split it keeps what tells the two sides apart,
 so that a newcomer can find its way down the tree.
@@ -18,33 +18,56 @@ from pydantic import Field
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import LOCAL, Layers, Train
-from fedclade.clustering.bipartition import changed_weights, is_stable, windowed_stability
 from fedclade.clustering.similarity import cosine, directions
-from fedclade.methods.base import Clusters, Method, Placement, RoundContext
+from fedclade.methods.base import Clusters, Method, Placement, RoundContext, remembered
 from fedclade.models.weights import Layout
 
-OfRate = Annotated[str, Field(pattern=r"^\d*\.?\d+ ?\* ?lr$")]  # a multiple of the clients' learning rate: "0.5*lr"
 Look = Literal["whole", "units"]
 
-ENOUGH = 3  # updates: with fewer, a client has no stability
+
+@remembered
+class PastUpdates:
+    """What the server keeps of one client."""
+
+    rounds: tuple[int, ...] = ()
+    updates: tuple[np.ndarray, ...] = ()  # of the watched layers, the latest last
+    samples: int = 0
+    mask: np.ndarray | None = None  # the weights that count for its stability, where that is looked at
+
+    def since(self, round: int) -> list[np.ndarray]:
+        """The updates of later rounds, in order."""
+        return [update for when, update in zip(self.rounds, self.updates, strict=True) if when > round]
 
 
-def of_rate(value: float | str, context: RoundContext) -> float:
-    """A threshold as a number: as it is, or as a multiple of the learning rate."""
-    if isinstance(value, str):
-        return float(value.partition("*")[0]) * context.training.learning_rate
-    return value
+@remembered
+class Fork:
+    """Where a cluster was split: the model of that time, and what tells the sides apart."""
+
+    model: np.ndarray
+    round: int
+    layer: str | None
+    look: Look
+    sides: Mapping[int, np.ndarray]  # of each child: directions of its members
+
+
+@remembered
+class Observed:
+    """What a splitting method remembers."""
+
+    past: Mapping[str, PastUpdates]
+    forks: Mapping[int, Fork]
+    merged: Mapping[int, int] | None = None  # clusters that were put together again: where each one went
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchedLayers:
     """The part of a model that is looked at, layer by layer; a watched vector holds these layers side by side."""
 
     shapes: dict[str, tuple[tuple[int, ...], ...]]  # the tensors of each layer
     index: np.ndarray  # where a watched vector's numbers stand in the whole model
 
     @classmethod
-    def of(cls, layout: Layout, layers: Layers, weights_only: bool) -> "Watch":
+    def of(cls, layout: Layout, layers: Layers, weights_only: bool) -> "WatchedLayers":
         chosen = layout.layers if layers is None else ([layers] if isinstance(layers, str) else layers)
         names = [layout.head if name == "head" else name for name in chosen]
         layout.select(tuple(names))  # a layer that is not there is named
@@ -92,18 +115,18 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class View:
+class ClusterUpdates:
     """What the server knows of one cluster at a test: the updates of those members who have sent enough of them."""
 
     members: tuple[str, ...]
     history: np.ndarray  # (rounds, members, watched numbers), the latest round last
-    stability: np.ndarray  # (members, layers), NaN where a client's updates have no direction
     samples: np.ndarray  # (members,) rows of each
-    watch: Watch
+    masks: np.ndarray  # (members, watched numbers) the weights that count for each one's stability
+    watched: WatchedLayers
 
     @property
     def layers(self) -> list[str]:
-        return list(self.watch.shapes)
+        return list(self.watched.shapes)
 
     @property
     def latest(self) -> np.ndarray:
@@ -114,95 +137,74 @@ class View:
 
 
 class Splitting(Method):
-    """A method that splits clusters. The settings are those of looking at updates over a window of rounds."""
+    """A method that splits clusters. The settings say which updates are looked at."""
 
-    window: Annotated[int, Field(ge=1)] = 3  # rounds over which updates are looked at
-    tests: Literal["block", "sliding"] = "block"  # look every `window` rounds, or in every round once there are enough
-    epsilon: Annotated[float, Field(gt=0)] | OfRate = "0.5*lr"  # a client whose stability is below is stable
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a cluster's members must be stable
-    xi: Annotated[float, Field(ge=0)] | OfRate = "0.05*lr"  # weights whose update changes less do not count; 0: all do
-    signed: bool = False  # take xi by the letter of the paper, without absolute values
+    State = Observed
+
     layers: str | tuple[str, ...] | None = None  # the layers to look at; fewer need less memory
     weights_only: bool = False  # leave biases out
     min_size: Annotated[int, Field(ge=2)] = 2  # smaller clusters are not split
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.8  # of a cluster's members must have been seen lately
-    stale: Annotated[int, Field(ge=3)] | None = None  # rounds until an update is too old; None: 3 * window / fraction
-
-    def watch(self, context: RoundContext) -> Watch:
-        return Watch.of(context.layout, self.layers, self.weights_only)
+    stale: Annotated[int, Field(ge=1)] | None = None  # rounds until an update is too old; None: it depends
 
     @property
     def depth(self) -> int:
         """How many updates of each client are kept."""
-        return max(ENOUGH, self.window + 2)
+        return 1
 
     @property
     def enough(self) -> int:
         """How many fresh updates a client must have sent to be seen."""
-        return ENOUGH
+        return 1
 
-    def is_test(self, round: int) -> bool:
-        if self.tests == "block":
-            return round >= ENOUGH and round % self.window == 0
-        return round >= self.window + 2
+    def oldest(self, context: RoundContext) -> int:
+        """The round up to which updates are too old to be looked at."""
+        return context.round - (self.stale or math.ceil(3 * self.depth / context.participation))
+
+    def watched(self, context: RoundContext) -> WatchedLayers:
+        return WatchedLayers.of(context.layout, self.layers, self.weights_only)
+
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        return super().start(context, ask).remembering(self.nothing_seen())
+
+    def nothing_seen(self) -> Observed:
+        return Observed({}, {})
 
     # What the server remembers
 
-    def remembered(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
-        """With this round's updates among those that are kept, and each client's mask where it is due."""
-        watch, cluster_of = self.watch(context), clusters.cluster_of
-        memory = {client: past for client, past in clusters.notes.get("memory", {}).items() if client in cluster_of}
+    def observed(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
+        """With this round's updates among those that are kept."""
+        watched, home = self.watched(context), clusters.cluster_of
+        past = {client: kept for client, kept in clusters.state.past.items() if client in home}
         for client, answer in trained.items():
-            home = cluster_of[client]
-            past = memory.get(client, {"rounds": [], "updates": [], "kept": None})
-            update = answer.weights[watch.index] - clusters.models[home][watch.index]
-            memory[client] = {
-                "rounds": [*past["rounds"], context.round][-self.depth :],
-                "updates": [*past["updates"], update][-self.depth :],
-                "kept": past["kept"],
-                "samples": answer.n_samples,
-            }
-            if memory[client]["kept"] is None:
-                memory[client]["kept"] = self.selected(memory[client], born(clusters, home), watch, context)
-        return clusters.noting(memory=memory)
+            before = past.get(client, PastUpdates())
+            update = answer.weights[watched.index] - clusters.models[home[client]][watched.index]
+            kept = PastUpdates(
+                (*before.rounds, context.round)[-self.depth :],
+                (*before.updates, update)[-self.depth :],
+                answer.n_samples,
+                before.mask,
+            )
+            past[client] = self.masked(kept, born(clusters, home[client]), watched, context)
+        return clusters.remembering(replace(clusters.state, past=past))
 
-    def selected(self, past: Mapping[str, Any], since: int, watch: Watch, context: RoundContext) -> np.ndarray | None:
-        """The weights that count for a client's stability, by its first two updates since its cluster was made."""
-        new = recent(past, since)
-        if len(new) < 2:
-            return None
-        xi = of_rate(self.xi, context)
-        return np.concatenate(
-            [changed_weights(new[-2][place], new[-1][place], xi, self.signed) for place in watch.places.values()]
-        )
+    def masked(self, past: PastUpdates, since: int, watched: WatchedLayers, context: RoundContext) -> PastUpdates:
+        """With the weights chosen that count for stability, where a method looks at that."""
+        return past
 
-    def view(self, clusters: Clusters, cluster: int, context: RoundContext) -> View | None:
+    def updates_of(self, clusters: Clusters, cluster: int, context: RoundContext) -> ClusterUpdates | None:
         """What is known of a cluster, or None while too few of its members have been seen lately."""
-        # Age is counted in the rounds that a client takes part in: where few do, updates are of long ago.
-        since = context.round - (self.stale or math.ceil(3 * self.window / self.fraction))
-        memory, members = clusters.notes.get("memory", {}), clusters.members[cluster]
-        fresh = {client: recent(memory[client], since) for client in members if client in memory}
+        past, members, since = clusters.state.past, clusters.members[cluster], self.oldest(context)
+        fresh = {client: past[client].since(since) for client in members if client in past}
         seen = tuple(client for client in fresh if len(fresh[client]) >= self.enough)
         if len(members) < self.min_size or len(seen) < 2 or len(seen) < self.quorum * len(members):
             return None
         length = min(len(fresh[client]) for client in seen)
         history = np.stack([np.stack(fresh[client][-length:]) for client in seen], axis=1)
-        watch = self.watch(context)
-        everything = np.ones(len(watch.index), np.bool_)
-        kept = np.stack([everything if memory[client]["kept"] is None else memory[client]["kept"] for client in seen])
-        stability = np.full((len(seen), len(watch.places)), np.nan)
-        if length >= ENOUGH:
-            for column, place in enumerate(watch.places.values()):
-                stability[:, column] = windowed_stability(history[:, :, place], self.window, kept[:, place])
-        return View(seen, history, stability, np.array([memory[client]["samples"] for client in seen]), watch)
-
-    def stable_layers(self, view: View, context: RoundContext) -> list[str]:
-        """The layers that are stable for the cluster, the most stable first; of equals, the one nearest the output."""
-        epsilon, found = of_rate(self.epsilon, context), []
-        for place, (layer, values) in enumerate(zip(view.layers, view.stability.T, strict=True)):
-            if is_stable(values, epsilon, self.share):
-                found.append((np.nanmean(values), -place, layer))
-        return [layer for _, _, layer in sorted(found)]
+        watched = self.watched(context)
+        everything = np.ones(len(watched.index), np.bool_)
+        masks = np.stack([everything if (mask := past[client].mask) is None else mask for client in seen])
+        return ClusterUpdates(seen, history, np.array([past[client].samples for client in seen]), masks, watched)
 
     # Splits, and the way down their tree
 
@@ -221,15 +223,15 @@ class Splitting(Method):
     ) -> Clusters:
         """Split a cluster in two. `vectors` tell the sides apart: whoever is on none of them joins the more similar.
 
-        Members without any update wait on the larger side for their place.
+        Members without any update wait on the larger side to be assigned.
         """
-        watch, memory = self.watch(context), dict(clusters.notes["memory"])
+        watched, past = self.watched(context), dict(clusters.state.past)
         parts = [list(side) for side in sides]
         placed = {client for side in sides for client in side}
-        unassigned = set(clusters.notes.get("unassigned", ()))
+        unassigned = set(clusters.unassigned)
         for client in clusters.members[parent]:
-            if client not in placed and client in memory:
-                update = watch.seen(memory[client]["updates"][-1], layer, look)
+            if client not in placed and client in past:
+                update = watched.seen(past[client].updates[-1], layer, look)
                 parts[int(np.argmax([resemblance(update, rows) for rows in vectors]))].append(client)
             elif client not in placed:
                 parts[int(len(sides[1]) > len(sides[0]))].append(client)
@@ -239,57 +241,56 @@ class Splitting(Method):
         clusters = clusters.split(parent, parts, context.round, layer=layer, **(why or {}))
         children = clusters.tree[-1]["children"]
         known = {child: rows.astype(np.float32) for child, rows in zip(children, vectors, strict=True)}
-        way = {"model": model, "round": context.round, "layer": layer, "look": look, "sides": known}
-        ways = {**clusters.notes.get("ways", {}), parent: way}
+        forks = {**clusters.state.forks, parent: Fork(model, context.round, layer, look, known)}
         # Which weights are unstable is another question in a new cluster.
-        memory |= {client: memory[client] | {"kept": None} for part in parts for client in part if client in memory}
-        clusters = clusters.noting(memory=memory, ways=ways)
-        return clusters.noting(unassigned=sorted(unassigned)) if unassigned else clusters
+        past |= {client: replace(past[client], mask=None) for part in parts for client in part if client in past}
+        clusters = clusters.remembering(replace(clusters.state, past=past, forks=forks))
+        return replace(clusters, unassigned=tuple(sorted(unassigned)))
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Newcomers walk down the tree of splits: they train as the members did and go with the more similar side."""
-        ways: dict[int, dict[str, Any]] = clusters.notes.get("ways", {})
-        if not ways:
+        forks: Mapping[int, Fork] = clusters.state.forks
+        if not forks:
             return super().place(clusters, context, ask)
-        watch, at = self.watch(context), dict.fromkeys(context.clients, min(ways))
+        watched, at = self.watched(context), dict.fromkeys(context.clients, min(forks))
         lost: dict[str, dict[int, float]] = {client: {} for client in at}
         updates: dict[str, tuple[int, np.ndarray]] = {}
-        while walking := {client: ways[node] for client, node in at.items() if node in ways}:
+        while walking := {client: forks[node] for client, node in at.items() if node in forks}:
             # Splits of one round share the model that was trained: its update serves for all of them.
-            due = {client: way for client, way in walking.items() if updates.get(client, (0,))[0] != way["round"]}
+            due = {client: fork for client, fork in walking.items() if updates.get(client, (0,))[0] != fork.round}
             updates |= self.trained_at(due, clusters, context, ask)
-            for client, way in walking.items():
-                if client not in updates or updates[client][0] != way["round"]:
+            for client, fork in walking.items():
+                if client not in updates or updates[client][0] != fork.round:
                     at.pop(client)  # it did not answer
                     continue
-                update = watch.seen(updates[client][1], way["layer"], way["look"])
-                alike = {child: resemblance(update, rows) for child, rows in way["sides"].items()}
+                update = watched.seen(updates[client][1], fork.layer, fork.look)
+                alike = {child: resemblance(update, rows) for child, rows in fork.sides.items()}
                 best = max(alike.values())
                 lost[client] |= {child: best - value for child, value in alike.items()}
                 at[client] = min(child for child, value in alike.items() if value == best)
         return {client: self._placement(clusters, node, lost[client]) for client, node in at.items()}
 
     def trained_at(
-        self, ways: Mapping[str, Mapping[str, Any]], clusters: Clusters, context: RoundContext, ask: Ask
+        self, forks: Mapping[str, Fork], clusters: Clusters, context: RoundContext, ask: Ask
     ) -> dict[str, tuple[int, np.ndarray]]:
         """The round of each client's fork in the tree, and its update from the model that was trained there."""
-        known = clusters.notes.get("memory", {})  # members who look for another place keep their own model
+        known = clusters.state.past  # members who look for another place keep their own model
         tasks = {
-            client: Train(way["model"], upload=way["layer"], save="" if client in known else LOCAL)
-            for client, way in ways.items()
+            client: Train(fork.model, upload=fork.layer, save="" if client in known else LOCAL)
+            for client, fork in forks.items()
         }
         updates = {}
         for client, answer in ask(tasks, phase="place").items():
-            way = ways[client]
-            after = np.array(way["model"])
-            after[context.layout.select(way["layer"])] = answer.weights
-            updates[client] = way["round"], (after - way["model"])[self.watch(context).index]
+            fork = forks[client]
+            after = np.array(fork.model)
+            after[context.layout.select(fork.layer)] = answer.weights
+            updates[client] = fork.round, (after - fork.model)[self.watched(context).index]
         return updates
 
     def _placement(self, clusters: Clusters, node: int, lost: dict[int, float]) -> Placement:
         """A newcomer at a leaf; the distance of a leaf is what similarity the way to it would have cost."""
         parents = {child: branch["parent"] for branch in clusters.tree for child in branch["children"]}
-        merged: dict[int, int] = clusters.notes.get("merged", {})
+        merged: Mapping[int, int] = clusters.state.merged or {}
         distances: dict[int, float] = {}
         for leaf in [k for k in {*parents} if k not in set(parents.values())]:
             far, step = 0.0, leaf
@@ -310,12 +311,7 @@ def resemblance(update: np.ndarray, rows: np.ndarray) -> float:
     return float(cosine(update, rows).max())
 
 
-def recent(past: Mapping[str, Any], since: int) -> list[np.ndarray]:
-    """The kept updates of a client that are of later rounds, in order."""
-    return [update for round, update in zip(past["rounds"], past["updates"], strict=True) if round > since]
-
-
-def followed(cluster: int, merged: dict[int, int]) -> int:
+def followed(cluster: int, merged: Mapping[int, int]) -> int:
     """Where a cluster's clients are now, if it was merged into another."""
     while cluster in merged:
         cluster = merged[cluster]
@@ -330,9 +326,8 @@ def born(clusters: Clusters, cluster: int) -> int:
 def forgetting(clusters: Clusters, clients: Iterable[str]) -> Clusters:
     """Without the updates of some clients."""
     gone = set(clients)
-    if not gone or "memory" not in clusters.notes:
-        return clusters
-    return clusters.noting(memory={c: past for c, past in clusters.notes["memory"].items() if c not in gone})
+    past = {client: kept for client, kept in clusters.state.past.items() if client not in gone}
+    return clusters.remembering(replace(clusters.state, past=past)) if gone else clusters
 
 
 def moved(clusters: Clusters, client: str, cluster: int) -> Clusters:

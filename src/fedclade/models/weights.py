@@ -143,9 +143,9 @@ def state_of(module: "torch.nn.Module", vector: np.ndarray) -> "dict[str, torch.
 def file_facts(
     model: str, input_shape: Sequence[int], classes: Sequence[str], scaling: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """What a file of weights says of itself: enough to use it without this package (each value is JSON)."""
+    """What a file of weights says of itself, as JSON: enough to use it without this package."""
     facts = {"model": model, "input_shape": list(input_shape), "classes": list(classes), "scaling": scaling}
-    return {name: json.dumps(value) for name, value in facts.items()}
+    return {"about": json.dumps(facts)}  # one entry: several would come in any order
 
 
 def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:
@@ -155,15 +155,28 @@ def assembled(module: "torch.nn.Module", **parts: np.ndarray) -> np.ndarray:
     return flatten(module)
 
 
+class WeightedSum:
+    """A weighted mean of vectors that come one by one, in double precision: it does not depend on BLAS."""
+
+    def __init__(self) -> None:
+        self.total: np.ndarray | None = None
+        self.mass = 0.0
+
+    def add(self, weights: np.ndarray, mass: float) -> None:
+        if self.total is None:
+            self.total = np.zeros(weights.shape, np.float64)
+        self.total += float(mass) * weights.astype(np.float64)
+        self.mass += float(mass)
+
+    def result(self) -> np.ndarray:
+        if self.total is None or self.mass <= 0:
+            raise FedcladeError("nothing to average: no client reported")
+        return (self.total / self.mass).astype(np.float32)
+
+
 def average(vectors: Iterable[np.ndarray], weights: Iterable[float]) -> np.ndarray:
-    """The weighted mean. Summed in double precision, one vector after the other, so that it does not depend on BLAS."""
-    total: np.ndarray | None = None
-    mass = 0.0
+    """The weighted mean of vectors that are there already."""
+    total = WeightedSum()
     for vector, weight in zip(vectors, weights, strict=True):
-        if total is None:
-            total = np.zeros(vector.shape, np.float64)
-        total += float(weight) * vector.astype(np.float64)
-        mass += float(weight)
-    if total is None or mass <= 0:
-        raise FedcladeError("nothing to average: no client reported")
-    return (total / mass).astype(np.float32)
+        total.add(vector, weight)
+    return total.result()

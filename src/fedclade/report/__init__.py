@@ -1,8 +1,8 @@
 """A run as a page to look at: self-contained HTML with figures that answer to the hand, its summary and its pictures.
 
-reading     run folders -> `Run`, plain tables and dicts, of a run that has ended or is under way
-accuracy, trees, matrices, members, curves, facts    `Run`s -> `Section`s: words, figures, tables
-page        sections -> one HTML file; page.html, page.css and page.js are what it is made of
+reading     run folders -> `Result`s: what tells them apart, and which of them can be compared
+accuracy, traffic, trees, matrices, members, evidence, extras, facts    `Result`s -> `Section`s: words, figures, tables
+page        sections -> one HTML file, made of what lies in `assets`
 watching    the same page, served while the run goes on
 summary     the sections' words and tables as Markdown
 pictures    the main figures as PNG and SVG files

@@ -1,270 +1,287 @@
-"""How well clients are served, round by round: by the server's model for them and by their own last model."""
+"""Accuracies of cluster models and of locally trained models: by round, by client, by cluster.
+
+Of many clients, the mean and the standard deviation are told, in words, tables and figures alike.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedclade.display import counted
-from fedclade.report.reading import Run
+from fedclade.experiments import by_label, experiments
+from fedclade.report.reading import for_each_experiment
 from fedclade.report.sections import (
-    LEGEND_BELOW,
     ROUND_AXIS,
     Section,
     View,
+    cluster_colours,
     colour,
+    evenly,
     faint,
     make_figure,
+    mean_and_std,
+    names_axis,
     percent,
     share_axis,
     short,
-    spread_out,
     trace,
 )
+from fedclade.result import MODELS, Result, over_clients
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MODES = {"accuracy": "server's model", "accuracy_local": "client's own last model"}
-LOW, HIGH = 0.1, 0.9  # the spread that is drawn: all but the worst and the best tenth of the clients
 MOST_CELLS = 250_000  # of clients and rounds in one page
 MOST_LINES = 24  # clusters with a line of their own
+MOST_DOTS = 200  # clients with a dot of their own
+NOT_YET = "No accuracy has been measured yet."
 
 
-def by_round(runs: Sequence[Run]) -> Section:
-    """Every method's median and spread over its clients."""
-    traces: list[Any] = []
-    together = runs_by_label(runs)
-    for place, (label, mine) in enumerate(together.items()):
-        for column in MODES:
-            name, tint = named(label, place, column, len(together))
-            values = pooled([run.measured(column) for run in mine])
-            traces += _median_and_spread(
-                values, name, label, tint, column == "accuracy_local", 0.2 / len(together) ** 0.5
-            )
-    axes = {"xaxis": ROUND_AXIS, "yaxis": share_axis()}
+def by_round(runs: Sequence[Result]) -> Section:
+    """Every method's mean and standard deviation over its clients."""
     words = (
-        "Lines are the median over clients of the server's model for each, bands hold all but the worst and the best "
-        "tenth of the clients. Diamonds are the clients' own last trained models, in the rounds in which those were "
-        "measured."
+        "Lines are means over clients of their cluster models, bands reach one standard deviation over clients to "
+        "either side. Diamonds are the locally trained models, with bars of one standard deviation, in the "
+        "rounds in which those were measured."
     )
-    figure = make_figure(traces, 420, **axes, legend=LEGEND_BELOW)
-    return Section("accuracy", "Accuracy by round", _outcome(together), [View(figure, words)])
+    views = [View(_rounds_figure(mine, runs), words, choice) for choice, mine in _choices(runs)]
+    return Section("accuracy", "Accuracy by round", for_each_experiment(runs, _outcome), views)
 
 
-def distribution(runs: Sequence[Run]) -> Section:
+def distribution(runs: Sequence[Result]) -> Section:
     """The last accuracies of all clients, for both models."""
-    traces = []
-    together = runs_by_label(runs)
-    for place, (label, mine) in enumerate(together.items()):
-        for column, mode in MODES.items():
-            values = _last_of(mine, column)
-            traces.append(
-                trace(
-                    "box",
-                    x=short(values),
-                    y=[f"{label}<br>{mode}" if len(together) > 1 else mode] * len(values),
-                    text=list(values.index),
-                    orientation="h",
-                    name=f"{label}: {mode}",
-                    boxpoints="all" if len(values) <= 200 else "outliers",
-                    jitter=0.4,
-                    pointpos=0,
-                    marker={"size": 4, "opacity": 0.6},
-                    line={"color": named(label, place, column, len(together))[1], "width": 1.5},
-                    fillcolor="rgba(0,0,0,0)" if column == "accuracy_local" else None,
-                    hovertemplate="%{text}: %{x:.1%}<extra>" + mode + "</extra>",
-                    meta={"method": label},
-                    showlegend=False,
-                )
-            )
-    height = 140 + 70 * len(traces)
-    yaxis = {"automargin": True, "autorange": "reversed"}
-    figure = make_figure(traces, height, xaxis=share_axis(), yaxis=yaxis)
-    words = "Every dot is a client at its last measurement; boxes hold the middle half of the clients."
-    return Section("distribution", "Who is served how well", _extremes(runs), [View(figure, words)])
+    words = (
+        "Shapes are as wide as there are clients of an accuracy, at their last measurement; lines and bars are the "
+        "mean and one standard deviation over clients. Where there are few clients, each is a dot."
+    )
+    views = [View(_distribution_figure(mine, runs), words, choice) for choice, mine in _choices(runs)]
+    return Section("distribution", "Accuracy by client", for_each_experiment(runs, _extremes), views)
 
 
-def inside(run: Run, cells: int = MOST_CELLS) -> Section:
+def inside(run: Result, cells: int = MOST_CELLS) -> Section:
     """One run's accuracies by cluster and by client."""
     views = [
         View(_clusters_figure(run), _clusters_words(run), {"by": "cluster"}),
         View(*_clients_figure(run, cells), {"by": "client"}),
     ]
-    final = {k: run.last("accuracy").reindex(part).median() for k, part in run.members.items()}
-    known = {k: value for k, value in final.items() if value == value}
-    words = "No accuracy has been measured yet."
-    if known:
-        best, worst = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
-        words = f"All clients are in one cluster, with a median of {percent(known[best])}."
-        if len(known) > 1:
-            words = (
-                f"Of {counted(len(run.members), 'cluster')}, cluster {best} is served best (median "
-                f"{percent(known[best])}) and cluster {worst} worst ({percent(known[worst])})."
-            )
-    return Section("inside", "Accuracy by cluster and by client", words, views)
+    return Section("inside", "Accuracy by cluster and by client", _best_and_worst(run), views)
+
+
+def _choices(runs: Sequence[Result]) -> Iterator[tuple[dict[str, str], list[Result]]]:
+    for name, mine in experiments(runs).items():
+        yield {"experiment": name} if name else {}, mine
 
 
 # What is drawn
 
 
-def _median_and_spread(
-    values: "pd.DataFrame", name: str, label: str, tint: str, own: bool, share: float = 0.1
+def _rounds_figure(runs: Sequence[Result], all_runs: Sequence[Result]) -> Any:
+    traces: list[Any] = []
+    together = by_label(runs)
+    for label, mine in together.items():
+        for column in MODELS:
+            name, tint = named(label, column, all_runs)
+            table = pooled([run.measured(column) for run in mine])
+            traces += _mean_with_band(table, name, label, tint, column, 0.2 / len(together) ** 0.5)
+    return make_figure(traces, 420, xaxis=ROUND_AXIS, yaxis=share_axis())
+
+
+def _mean_with_band(
+    table: "pd.DataFrame", name: str, label: str, tint: str, column: str, share: float
 ) -> Iterator[Any]:
-    """A line for the median over clients with a band around it, or diamonds with bars for the clients' own models."""
-    rounds = [int(number) for number in values.columns]
-    low, middle, high = (values.quantile(share).to_numpy() for share in (LOW, 0.5, HIGH))
+    """A line for the mean over clients with a band around it, or diamonds with bars for locally trained models."""
+    rounds, local = [int(number) for number in table.columns], column == "accuracy_local"
+    mean, std = table.mean(), table.std(ddof=0)
     common = {"legendgroup": name, "meta": {"method": label}}
-    template = "round %{x}: median %{y:.1%}, %{customdata[0]:.1%} to %{customdata[1]:.1%}<extra>" + name + "</extra>"
-    bounds = [list(pair) for pair in zip(short(low), short(high), strict=True)]
-    if not own:
+    if not local:
+        low, high = short((mean - std).clip(lower=0)), short((mean + std).clip(upper=1))
         yield trace("scatter", 
-            x=rounds + rounds[::-1], y=short(low) + short(high)[::-1], fill="toself", fillcolor=faint(tint, share),
+            x=rounds + rounds[::-1], y=low + high[::-1], fill="toself", fillcolor=faint(tint, share),
             line={"width": 0}, mode="lines", hoverinfo="skip", showlegend=False, **common,
         )  # fmt: skip
     yield trace("scatter", 
-        x=rounds, y=short(middle), name=name, customdata=bounds, hovertemplate=template,
-        mode="lines+markers" if own or len(rounds) <= 40 else "lines",
-        line={"color": tint, "width": 1 if own else 2.5, "dash": "dot" if own else "solid"},
-        marker={"symbol": "diamond" if own else "circle", "size": 9 if own else 5},
-        error_y={"array": short(high - middle), "arrayminus": short(middle - low), "thickness": 1} if own else None,
+        x=rounds, y=short(mean), name=name, customdata=short(std),
+        hovertemplate="round %{x}: mean %{y:.1%}, standard deviation %{customdata:.1%}<extra>" + name + "</extra>",
+        mode="lines+markers" if local or len(rounds) <= 40 else "lines",
+        line={"color": tint, "width": 1 if local else 2.5, "dash": "dot" if local else "solid"},
+        marker={"symbol": "diamond" if local else "circle", "size": 9 if local else 5},
+        error_y={**_bars(mean, std), "thickness": 1} if local else None,
         **common,
     )  # fmt: skip
 
 
-def _clusters_figure(run: Run) -> Any:
-    import pandas as pd
-
-    traces: list[Any] = []
-    largest = sorted(run.members, key=lambda k: -len(run.members[k]))[:MOST_LINES]
-    for cluster in (k for k in run.members if k in largest):
-        for column in MODES:
-            own = column == "accuracy_local"
-            values = run.measured(column)
-            mine = values.reindex([c for c in run.members[cluster] if c in values.index])
-            name = f"cluster {cluster}" + (", own" if own else "")
-            frame = mine if len(mine) else pd.DataFrame()
-            traces += _median_and_spread(frame, name, run.label, colour(run.place_of[cluster]), own)
-    axes = {"xaxis": ROUND_AXIS, "yaxis": share_axis()}
-    return make_figure(traces, 420, **axes, legend=LEGEND_BELOW)
-
-
-def _clusters_words(run: Run) -> str:
-    words = "Medians over those in a cluster at the end: lines for the server's model, diamonds for the clients' own."
-    hidden = len(run.members) - MOST_LINES
-    return words + (
-        f" The {MOST_LINES} largest clusters are drawn, {hidden} smaller ones are not." if hidden > 0 else ""
+def _distribution_figure(runs: Sequence[Result], all_runs: Sequence[Result]) -> Any:
+    traces, several = [], len(by_label(runs)) > 1
+    for label, mine in by_label(runs).items():
+        for column, model in MODELS.items():
+            values = _last_of(mine, column)
+            row = f"{label}<br>{model}" if several else model
+            common = {"meta": {"method": label}, "showlegend": False}
+            tint, seen = named(label, column, all_runs)[1], over_clients(values)
+            traces.append(trace("violin", 
+                x=short(values), y=[row] * len(values), text=list(values.index), orientation="h", name=row,
+                points="all" if len(values) <= MOST_DOTS else False, jitter=0.4, pointpos=0, spanmode="hard",
+                marker={"size": 4, "opacity": 0.6}, line={"color": tint, "width": 1}, fillcolor=faint(tint),
+                hoveron="points", hovertemplate="%{text}: %{x:.1%}<extra>" + model + "</extra>", **common,
+            ))  # fmt: skip
+            if not len(values):
+                continue
+            mean, std = np.array([seen["mean"]]), np.array([seen["std"]])
+            traces.append(trace("scatter", 
+                x=short(mean), y=[row], mode="markers", name=row, error_x={**_bars(mean, std), "thickness": 2},
+                marker={"symbol": "line-ns", "size": 18, "color": tint, "line": {"width": 3, "color": tint}},
+                hovertemplate=f"{mean_and_std(seen)}<extra>mean ± standard deviation over clients</extra>", **common,
+            ))  # fmt: skip
+    yaxis = {"automargin": True, "autorange": "reversed", "type": "category"}
+    return make_figure(
+        traces, 110 + 56 * len(MODELS) * len(by_label(runs)), xaxis=share_axis(), yaxis=yaxis, violingap=0.3
     )
 
 
-def _clients_figure(run: Run, cells: int) -> tuple[Any, str]:
+def _bars(mean: Any, std: Any) -> dict[str, Any]:
+    """One standard deviation to either side, but not beyond 0 and 1: there are no such accuracies."""
+    return {"array": short(np.minimum(std, 1 - mean)), "arrayminus": short(np.minimum(std, mean))}
+
+
+def _clusters_figure(run: Result) -> Any:
+    traces: list[Any] = []
+    tints, largest = cluster_colours(run), _largest(run)
+    for cluster in largest:
+        for column, model in MODELS.items():
+            table = run.measured(column)
+            mine = table.reindex([client for client in run.clusters[cluster] if client in table.index])
+            name = f"cluster {cluster}, {model}"
+            shown = mine if len(mine) else mine.iloc[:, :0]
+            traces += _mean_with_band(shown, name, run.label, tints[cluster], column, 0.2 / len(largest) ** 0.5)
+    return make_figure(traces, 420, xaxis=ROUND_AXIS, yaxis=share_axis())
+
+
+def _largest(run: Result) -> list[int]:
+    largest = sorted(run.clusters, key=lambda cluster: -len(run.clusters[cluster]))[:MOST_LINES]
+    return [cluster for cluster in run.clusters if cluster in largest]
+
+
+def _clients_figure(run: Result, cells: int) -> tuple[Any, str]:
     """Accuracy as a colour, clients (cluster by cluster) from top to bottom, both models side by side."""
-    values = {column: run.measured(column).reindex(run.clients) for column in MODES}
+    values = {column: run.measured(column).reindex(run.clients) for column in MODELS}
     most = max(2, cells // max(len(run.clients), 1))
-    rounds = {column: spread_out(list(table.columns), most) for column, table in values.items()}
-    names = [f"{client} (cluster {run.cluster_of[client]})" for client in run.clients]
+    rounds = {column: evenly(list(table.columns), most) for column, table in values.items()}
     traces = [
         trace(
             "heatmap",
             z=short(values[column][rounds[column]].to_numpy(), 3),
             x=[str(number) for number in rounds[column]],
-            y=names,
+            y=run.clients,
+            customdata=[[run.assignment[client]] * len(rounds[column]) for client in run.clients],
             xaxis=axis,
             coloraxis="coloraxis",
-            hovertemplate="%{y}, round %{x}: %{z:.1%}<extra>" + mode + "</extra>",
+            hovertemplate="%{y} (cluster %{customdata}), round %{x}: %{z:.1%}<extra>" + model + "</extra>",
         )
-        for (column, mode), axis in zip(MODES.items(), ("x", "x2"), strict=True)
+        for (column, model), axis in zip(MODELS.items(), ("x", "x2"), strict=True)
     ]
     share = 0.72 if len(rounds["accuracy"]) > 2 * len(rounds["accuracy_local"]) else 0.5
     figure = make_figure(
         traces,
-        max(360, min(200 + 14 * len(names), 900)),
-        xaxis={
-            "title": {"text": "server's model"},
-            "domain": [0, share - 0.02],
-            "type": "category",
-            "nticks": 12,
-        },
-        xaxis2={"title": {"text": "own"}, "domain": [share + 0.02, 1], "type": "category", "nticks": 6},
-        yaxis={
-            "autorange": "reversed",
-            "showticklabels": len(names) <= 40,
-            "tickfont": {"size": 9},
-            "automargin": True,
-        },
+        max(360, min(200 + 14 * len(run.clients), 900)),
+        xaxis={**titled_rounds("accuracy"), "domain": [0, share - 0.02], "nticks": 12},
+        xaxis2={**titled_rounds("accuracy_local"), "domain": [share + 0.02, 1], "nticks": 6},
+        yaxis=names_axis(autorange="reversed"),
         coloraxis={"colorscale": "Viridis", "colorbar": {"tickformat": ".0%", "thickness": 10}},
     )
-    thinned = len(rounds["accuracy"]) < len(values["accuracy"].columns)
     words = (
         "A row is a client, a column a round, and the brighter, the better; clients of a cluster lie together. On the "
-        "left is the server's model, on the right the client's own last one."
+        "left are cluster models, on the right locally trained ones."
     )
-    if thinned:
-        words += (
-            f" To keep the page small, {len(rounds['accuracy'])} of {len(values['accuracy'].columns)} rounds are drawn."
-        )
-    return figure, words
+    drawn, there = len(rounds["accuracy"]), len(values["accuracy"].columns)
+    return figure, words + (f" To keep the page small, {drawn} of {there} rounds are drawn." if drawn < there else "")
+
+
+def titled_rounds(column: str) -> dict[str, Any]:
+    return {"title": {"text": f"round, {MODELS[column]}"}, "type": "category"}
 
 
 # What is said
 
 
-def _outcome(together: Mapping[str, Sequence[Run]]) -> str:
-    medians = {
-        label: [float(_last_of(runs, column).median()) for column in MODES]
-        for label, runs in together.items()
-        if any(len(run.last("accuracy")) for run in runs)
-    }
-    if not medians:
-        return "No accuracy has been measured yet."
-    served = {label: pair[0] for label, pair in medians.items()}
-    own = {label: pair[1] for label, pair in medians.items() if pair[1] == pair[1]}
-    best = max(served, key=served.__getitem__)
-    if len(medians) == 1:
-        words = f"At the last measurement the server's model gives its median client {percent(served[best])}"
-        mine = f", the client's own last model {percent(own[best])}" if own else "; own models are not measured yet"
-        gap = f" ({100 * (served[best] - own[best]):+.1f} points for the server's)" if own else ""
-        return f"{words}{mine}{gap}."
-    worst = min(served, key=served.__getitem__)
+def _clusters_words(run: Result) -> str:
     words = (
-        f"With the server's model {best} serves its median client best ({percent(served[best])}), "
-        f"{worst} worst ({percent(served[worst])})."
+        "Means over those in a cluster at the end: lines with bands for the cluster model, diamonds for locally trained"
     )
-    if own:
-        first = max(own, key=own.__getitem__)
-        words += f" With clients' own last models it is {first} that is best ({percent(own[first])})."
+    hidden = len(run.clusters) - MOST_LINES
+    more = f" The {MOST_LINES} largest clusters are drawn, {hidden} smaller ones are not." if hidden > 0 else ""
+    return f"{words} models; bands and bars are one standard deviation.{more}"
+
+
+def _outcome(runs: Sequence[Result]) -> str:
+    seen = {
+        label: [over_clients(_last_of(mine, column)) for column in MODELS] for label, mine in by_label(runs).items()
+    }
+    cluster = {label: pair[0] for label, pair in seen.items() if pair[0]["mean"] is not None}
+    local = {label: pair[1] for label, pair in seen.items() if pair[1]["mean"] is not None}
+    if not cluster:
+        return NOT_YET
+    best, worst = _ends(cluster)
+    if len(cluster) == 1:
+        words = f"Mean and standard deviation over clients: {mean_and_std(cluster[best])} with cluster models"
+        if not local:
+            return f"{words}; locally trained models are not measured yet."
+        gap = 100 * (cluster[best]["mean"] - local[best]["mean"])
+        return f"{words}, {mean_and_std(local[best])} with locally trained models ({gap:+.1f} points for the former)."
+    words = (
+        f"With cluster models {best} is best ({mean_and_std(cluster[best])}, mean and standard deviation over "
+        f"clients), {worst} worst ({mean_and_std(cluster[worst])})."
+    )
+    if local:
+        first, _ = _ends(local)
+        words += f" With locally trained models it is {first} that is best ({mean_and_std(local[first])})."
     return words
 
 
-def _extremes(runs: Sequence[Run]) -> str:
+def _ends(seen: Mapping[Any, Mapping[str, Any]]) -> tuple[Any, Any]:
+    """Who has the best mean and who has the worst."""
+    return tuple(choose(seen, key=lambda name: seen[name]["mean"]) for choose in (max, min))
+
+
+def _extremes(runs: Sequence[Result]) -> str:
     lows = [(value, client, run) for run in runs for client, value in run.last("accuracy").items()]
     if not lows:
-        return "No accuracy has been measured yet."
+        return NOT_YET
     value, client, run = min(lows, key=lambda low: low[0])
     whose = f" of {run.label}, seed {run.seed}" if len(runs) > 1 else ""
-    own = run.last("accuracy_local").get(client)
-    words = f"The worst served client is {client}{whose}: {percent(value)} with the server's model"
-    return f"{words}, {percent(own)} with its own." if own is not None else f"{words}."
+    local = run.last("accuracy_local").get(client)
+    words = f"The client with the worst cluster model is {client}{whose}: {percent(value)}"
+    return f"{words}, and {percent(local)} with its locally trained model." if local is not None else f"{words}."
 
 
-def named(label: str, place: int, column: str, n_labels: int) -> tuple[str, str]:
+def _best_and_worst(run: Result) -> str:
+    last = run.last("accuracy")
+    seen = {cluster: over_clients(last.reindex(part).dropna()) for cluster, part in run.clusters.items()}
+    known = {cluster: summary for cluster, summary in seen.items() if summary["mean"] is not None}
+    if not known:
+        return NOT_YET
+    best, worst = _ends(known)
+    if len(known) == 1:
+        return f"All clients are in one cluster, whose model has {mean_and_std(known[best])} over clients."
+    return (
+        f"Of {counted(len(run.clusters), 'cluster')}, the model of cluster {best} is best for its members "
+        f"({mean_and_std(known[best])} over them), that of cluster {worst} worst ({mean_and_std(known[worst])})."
+    )
+
+
+def named(label: str, column: str, all_runs: Sequence[Result]) -> tuple[str, str]:
     """Name and colour of one of a method's two accuracies; of a single method they tell the two apart."""
-    own = column == "accuracy_local"
-    if n_labels == 1:
-        return MODES[column], colour(int(own))
-    return (f"{label}, own" if own else label), colour(place)
+    labels, local = list(by_label(all_runs)), column == "accuracy_local"
+    if len(labels) == 1:
+        return MODELS[column], colour(int(local))
+    return (f"{label}, {MODELS[column]}" if local else label), colour(labels.index(label))
 
 
-def _last_of(runs: Sequence[Run], column: str) -> "pd.Series":
+def _last_of(runs: Sequence[Result], column: str) -> "pd.Series":
     """The last accuracies of all clients of some runs."""
     import pandas as pd
 
     return pd.concat([run.last(column) for run in runs])
-
-
-def runs_by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    together: dict[str, list[Run]] = {}
-    for run in runs:
-        together.setdefault(run.label, []).append(run)
-    return together
 
 
 def pooled(tables: "Sequence[pd.DataFrame]") -> "pd.DataFrame":

@@ -1,27 +1,25 @@
-"""The runs at a glance, what failed, and the settings and versions by which a run can be made again."""
+"""The runs at a glance, every client, what failed, and the settings and versions by which a run can be made again."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-from fedclade.clustering.scores import adjusted_rand
 from fedclade.display import counted, size_in_words, time_in_words
-from fedclade.report.reading import Run
-from fedclade.report.sections import Section, percent
+from fedclade.experiments import by_label, conditions, differences, experiments, how_they_differ
+from fedclade.report.sections import Section, mean_and_std, percent
+from fedclade.result import MODELS, Result
+from fedclade.settings import flat
 
 MOST_FAILURES = 200  # rows
 
 
-def headline(runs: Sequence[Run]) -> str:
+def headline(runs: Sequence[Result]) -> str:
     if len(runs) == 1:
         return f"{runs[0].method} on {runs[0].settings['data']}"
     data = list(dict.fromkeys(str(run.settings["data"]) for run in runs))
     return f"{counted(len(runs), 'run')} on {', '.join(data)}"
 
 
-def progress(run: Run) -> str:
+def progress(run: Result) -> str:
     """How far a run has come."""
     if run.state == "ended":
         return f"ended after {counted(run.round, 'round')}, {time_in_words(run.seconds)}"
@@ -29,55 +27,72 @@ def progress(run: Run) -> str:
     return f"{'running' if run.state == 'running' else 'stopped'}: {done}"
 
 
-def overview(runs: Sequence[Run]) -> Section:
+def overview(runs: Sequence[Result]) -> Section:
     """A row for each run, with both accuracies."""
+    differing = differences([conditions(run) for run in runs])
     header = [
-        "run", "seed", "rounds", "server's model", "worst client", "own model", "own, worst", "clusters", "ARI", "up",
-        "down", "failures", "time",
+        "run", *(name for name in differing if name != "rounds"), "seed", "rounds", MODELS["accuracy"], "worst client",
+        MODELS["accuracy_local"], "worst client", "clusters", "ARI", "up", "down", "failures", "time",
     ]  # fmt: skip
-    rows = [_row(run) for run in runs]
+    rows = [_row(run, [conditions(run)[name] for name in differing if name != "rounds"], len(header)) for run in runs]
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
     words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
-    return Section("overview", "At a glance", f"{words} Accuracies are means over clients.", table=[header, *rows])
+    words += " Accuracies are means and standard deviations over clients."
+    return Section("overview", "At a glance", words, table=[header, *rows])
 
 
-def _together(runs: Sequence[Run]) -> str:
+def _together(runs: Sequence[Result]) -> str:
     states = Counter(run.state for run in runs)
-    methods = len({run.label for run in runs})
     told = ", ".join(f"{number} {state}" for state, number in states.items())
-    return f"{counted(len(runs), 'run')} of {counted(methods, 'method')} ({told})."
+    words = f"{counted(len(runs), 'run')} of {counted(len(by_label(runs)), 'method')} ({told})."
+    if differing := how_they_differ(runs):
+        words += (
+            f" They are {counted(len(experiments(runs)), 'experiment')}, which differ in {differing}: only runs of the "
+            "same one are ranked against each other."
+        )
+    return words
 
 
-def _row(run: Run) -> list[str]:
+def _row(run: Result, conditions: Sequence[str], width: int) -> list[str]:
+    rounds = str(run.round) if run.state == "ended" else f"{max(run.round, 0)} of {run.rounds}"
+    start = [run.label, *conditions, str(run.seed), rounds]
     if run.round < 0:
-        return [run.label, str(run.seed), f"0 of {run.rounds}", *["-"] * 9, "-"]
-    served, own = run.last("accuracy"), run.last("accuracy_local")
-    rounds = str(run.round) if run.state == "ended" else f"{run.round} of {run.rounds}"
-    ari = "-"
-    if run.groups is not None:
-        found = np.array([run.cluster_of[client] for client in run.clients])
-        ari = f"{adjusted_rand(np.array([run.groups[client] for client in run.clients]), found):.3f}"
-    up, down = run.traffic.iloc[-1]
-    accuracies = [percent(served.mean()), percent(served.min()), percent(own.mean()), percent(own.min())]
-    sent = [size_in_words(up), size_in_words(down)]
-    failed = int((run.history["failure"] != "").sum())
+        return start + ["-"] * (width - len(start))
+    ari = run.agreement["ari"]
     return [
-        run.label,
-        str(run.seed),
-        rounds,
-        *accuracies,
-        str(len(run.members)),
-        ari,
-        *sent,
-        str(failed),
+        *start,
+        *(word for seen in (run.accuracy, run.accuracy_local) for word in (mean_and_std(seen), percent(seen["worst"]))),
+        str(len(run.clusters)),
+        "-" if ari is None else f"{ari:.3f}",
+        *map(size_in_words, run.bytes.values()),
+        str(len(run.failures)),
         time_in_words(run.seconds),
     ]
 
 
-def failures(run: Run) -> Section:
-    failed = run.history[run.history["failure"] != ""]
+def clients(run: Result) -> Section:
+    """A row for each client: where it is and how well it does."""
+    failed, measured = Counter(run.failures["client"]), [run.last(column) for column in MODELS]
+    groups = run.groups
+    header = ["client", "cluster", *(["hidden group"] if groups else []), *MODELS.values(), "failures"]
+    rows = [
+        [
+            client,
+            str(run.assignment[client]),
+            *([str(groups[client])] if groups else []),
+            *(percent(seen.get(client)) for seen in measured),
+            str(failed[client]),
+        ]
+        for client in run.clients
+    ]
+    words = f"{counted(len(rows), 'client')}, cluster by cluster, each with the accuracies that were measured last."
+    return Section("clients", "Every client", words, table=[header, *rows], folded=True)
+
+
+def failures(run: Result) -> Section:
+    failed = run.failures
     if not len(failed):
         return Section("failures", "Failures", "No client failed.")
     kinds = Counter(str(words).rpartition(": ")[2] for words in failed["failure"])
@@ -91,11 +106,11 @@ def failures(run: Run) -> Section:
     return Section("failures", "Failures", words, table=[["round", "client", "what failed"], *rows], folded=True)
 
 
-def settings(run: Run) -> Section:
+def settings(run: Result) -> Section:
     record = run.record
-    rows = _flat(run.settings)
+    rows = {name: "-" if value is None else str(value) for name, value in flat(run.settings).items()}
     rows |= {f"version of {name}": str(version) for name, version in record.get("versions", {}).items()}
-    rows |= _flat({"machine": record.get("machine", {})})
+    rows |= {name: str(value) for name, value in flat({"machine": record.get("machine", {})}).items()}
     rows |= {"data fingerprint": str(record["fingerprint"]), "started": str(record.get("started", "-"))}
     if record.get("command"):
         rows["command"] = " ".join(["fedclade", *map(str, record["command"])])
@@ -103,14 +118,3 @@ def settings(run: Run) -> Section:
     words = f"Seed {run.seed}, fedclade {version}; begun {record.get('started', 'at an unknown time')}."
     table = [["setting", "value"], *([name, value] for name, value in rows.items() if name != "data_dir")]
     return Section("settings", "Settings and versions", words, table=table, folded=True)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """{"method": {"name": "fedavg"}} as {"method.name": "fedavg"}"""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = "-" if value is None else str(value)
-    return flat

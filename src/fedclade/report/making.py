@@ -40,7 +40,8 @@ def make_report(
         made += [path for paths in drawn.values() for path in paths]
     if markdown:
         text = page.with_suffix(".md")
-        _write(text, summary(runs, sections, {key: paths[0].relative_to(page.parent) for key, paths in drawn.items()}))
+        shown = {key: [p.relative_to(page.parent) for p in paths if p.suffix == ".png"] for key, paths in drawn.items()}
+        _write(text, summary(runs, sections, shown))
         made.insert(1, text)
     return made
 

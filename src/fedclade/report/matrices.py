@@ -1,4 +1,4 @@
-"""Who is near whom: the distance or similarity matrices that a method kept, ordered by cluster."""
+"""Who is near whom: the distance or similarity matrices that a method kept, in the order of its tree or by cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedclade.display import counted
-from fedclade.report.reading import Run
-from fedclade.report.sections import Section, View, make_figure, short, spread_out, trace
+from fedclade.report.sections import Section, View, evenly, make_figure, names_axis, short, trace
+from fedclade.result import Result
 
 LONGEST = 250  # rows of a matrix that are drawn; of more clients, neighbours are averaged
 MOST_CELLS = 1_000_000  # of all matrices in one page
@@ -18,7 +18,7 @@ MOST_FRAMES = 30  # clusters that get a frame
 
 @dataclass(frozen=True)
 class Kept:
-    """A matrix of a run, its rows in the order of their clusters."""
+    """A matrix of a run, its rows in the order of the tree that was made of it or, without one, by cluster."""
 
     round: int
     choice: Mapping[str, str]
@@ -33,15 +33,15 @@ class Kept:
 
     @property
     def is_similarity(self) -> bool:
-        return bool(np.nanmean(np.diag(self.matrix)) > np.nanmean(self.matrix))
+        return is_similarity(self.matrix)
 
 
-def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
+def matrices(run: Result, cells: int = MOST_CELLS) -> Section | None:
     everything = kept_matrices(run)
     if not everything:
         return None
     most = max(1, cells // max(kept.side for kept in everything) ** 2)
-    shown = spread_out(everything, most)
+    shown = evenly(everything, most)
     first = shown[0]
     alike = "similarity" if first.is_similarity else "distance"
     words = f"The brighter a cell, the more alike two clients look to the server ({first.measure})."
@@ -51,15 +51,18 @@ def matrices(run: Run, cells: int = MOST_CELLS) -> Section | None:
     return Section("matrix", f"The {alike} matrix", words, views)
 
 
-def kept_matrices(run: Run) -> list[Kept]:
+def kept_matrices(run: Result) -> list[Kept]:
     return sorted((kept for kept in _kept(run) if len(kept.clients) > 1), key=lambda kept: kept.round)
 
 
-def _kept(run: Run) -> Iterator[Kept]:
+def _kept(run: Result) -> Iterator[Kept]:
     for number, record in run.kept("proximity").items():
-        labels = [run.cluster_of.get(client, -1) for client in record["clients"]]
-        choice = {"round": str(number)}
-        yield _ordered(number, choice, str(record["measure"]), record["clients"], labels, record["matrix"])
+        clients, choice, order = list(record["clients"]), {"round": str(number)}, None
+        labels = [run.assignment.get(client, -1) for client in clients]
+        tree = run.kept("dendrogram").get(number)
+        if tree is not None and list(tree["clients"]) == clients and len(clients) > 1:
+            labels, order = tree["labels"], leaves(tree["merges"])
+        yield _ordered(number, choice, str(record["measure"]), clients, labels, record["matrix"], order)
     for number, record in run.kept("similarity").items():
         for test in record["tests"]:
             if "matrix" not in test:
@@ -71,14 +74,31 @@ def _kept(run: Run) -> Iterator[Kept]:
             yield _ordered(number, choice, measure, test["clients"], test["labels"], test["matrix"])
 
 
+def is_similarity(matrix: np.ndarray) -> bool:
+    """Nobody is more like a client than itself."""
+    return bool(np.nanmean(np.diag(matrix)) > np.nanmean(matrix))
+
+
+def leaves(merges: Any) -> np.ndarray:
+    """The clients in the order in which a drawn tree has them."""
+    from scipy.cluster.hierarchy import leaves_list
+
+    return leaves_list(np.asarray(merges, float))
+
+
 def _ordered(
-    number: int, choice: Mapping[str, str], measure: str, clients: Sequence[str], labels: Any, matrix: np.ndarray
+    number: int,
+    choice: Mapping[str, str],
+    measure: str,
+    clients: Sequence[str],
+    labels: Any,
+    matrix: np.ndarray,
+    order: np.ndarray | None = None,
 ) -> Kept:
-    order = np.argsort(np.asarray(labels), kind="stable")
-    names = [clients[place] for place in order]
-    return Kept(
-        number, choice, measure, names, np.asarray(labels)[order], np.asarray(matrix, float)[np.ix_(order, order)]
-    )
+    labels = np.asarray(labels)
+    order = np.argsort(labels, kind="stable") if order is None else order
+    rows = np.asarray(matrix, float)[np.ix_(order, order)]
+    return Kept(number, choice, measure, [clients[place] for place in order], labels[order], rows)
 
 
 def _figure(kept: Kept) -> Any:
@@ -94,12 +114,9 @@ def _figure(kept: Kept) -> Any:
         colorbar={"thickness": 10},
         hovertemplate="%{y}<br>%{x}<br>" + kept.measure + ": %{z}<extra></extra>",
     )
-    ticks = {"showticklabels": len(names) <= 40, "tickfont": {"size": 9}, "automargin": True, "showgrid": False}
-    xaxis, yaxis = (
-        {**ticks, "constrain": "domain"},
-        {**ticks, "autorange": "reversed", "scaleanchor": "x", "constrain": "domain"},
-    )
-    return make_figure([cells], 520, xaxis=xaxis, yaxis=yaxis, shapes=_frames(labels))
+    axis = names_axis(showgrid=False, constrain="domain")
+    yaxis = {**axis, "autorange": "reversed", "scaleanchor": "x"}
+    return make_figure([cells], 520, xaxis=axis, yaxis=yaxis, shapes=_frames(labels))
 
 
 def averaged(kept: Kept) -> tuple[np.ndarray, list[str], np.ndarray]:

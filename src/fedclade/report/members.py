@@ -6,33 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.display import counted
-from fedclade.report.reading import Run
-from fedclade.report.sections import AMOUNT, Section, View, colour, faint, make_figure, percent, trace
+from fedclade.report.sections import (
+    AMOUNT,
+    NO_CLUSTER,
+    Section,
+    View,
+    cluster_colours,
+    faint,
+    make_figure,
+    mean_and_std,
+    names_axis,
+    percent,
+    titled,
+    trace,
+)
+from fedclade.result import MODELS, Result, over_clients
 
 NAMES = 400  # characters of names in a table's cell
+MOST_BANDS = 30  # groups or clusters between which bands can be followed
 WIDEST = 12  # hidden groups that get a column of their own
 
 
-def clusters(run: Run) -> Section:
+def clusters(run: Result) -> Section:
     """A row for each cluster."""
-    sizes = [len(part) for part in run.members.values()]
-    served, own = run.last("accuracy"), run.last("accuracy_local")
-    header = ["cluster", "clients", "server's model", "own model", "who"]
+    sizes = [len(part) for part in run.clusters.values()]
+    measured = [run.last(column) for column in MODELS]
+    header = ["cluster", "clients", *MODELS.values(), "who"]
     rows = [
-        [str(k), str(len(part)), *(percent(seen.reindex(part).median()) for seen in (served, own)), _named(part)]
-        for k, part in run.members.items()
+        [
+            str(cluster),
+            str(len(part)),
+            *(mean_and_std(over_clients(seen.reindex(part).dropna())) for seen in measured),
+            _named(part),
+        ]
+        for cluster, part in run.clusters.items()
     ]
     words = f"{counted(len(run.clients), 'client')} are in {counted(len(sizes), 'cluster')}"
     if len(sizes) > 1:
         words += f" of {min(sizes)} to {max(sizes)} clients" if min(sizes) < max(sizes) else f" of {sizes[0]}"
         alone = sum(1 for size in sizes if size == 1)
         words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
-    return Section("clusters", "Who is in which cluster", f"{words}. Accuracies are medians.", table=[header, *rows])
+    words += ". Accuracies are means and standard deviations over a cluster's clients."
+    return Section("clusters", "Who is in which cluster", words, table=[header, *rows], folded=len(rows) > 40)
 
 
-def placements(run: Run) -> Section | None:
+def placements(run: Result) -> Section | None:
     """Clients that missed the clustering, came later or changed, and where they were placed."""
     rows = [
         [str(number), client, "a new one" if placed["cluster"] is None else str(placed["cluster"]), _far(placed)]
@@ -53,7 +72,7 @@ def _far(placed: Mapping[str, Any]) -> str:
     return ", ".join(f"{cluster}: {distance:.3g}" for distance, cluster in known[:3]) or "-"
 
 
-def networks(run: Run) -> Section | None:
+def networks(run: Result) -> Section | None:
     """FedStack: which networks the clients of each cluster train, where they train different ones."""
     kept = run.kept("architectures")
     if not kept or len(kept[max(kept)]["networks"]) < 2:
@@ -66,25 +85,24 @@ def networks(run: Run) -> Section | None:
     return Section("networks", "Networks in the clusters", words, table=[["cluster", *last["networks"]], *rows])
 
 
-def holdings(run: Run) -> Section | None:
+def holdings(run: Result) -> Section | None:
     """Label histograms of clusters and of clients."""
     counts = run.label_counts
     if counts is None:
         return None
     classes = [str(name) for name in run.record["classes"]]
-    parts = {k: np.sum([counts[c] for c in part], axis=0) for k, part in run.members.items()}
+    parts = {k: np.sum([counts[c] for c in part], axis=0) for k, part in run.clusters.items()}
     shares = np.stack([row / max(row.sum(), 1) for row in parts.values()])
-    names = [f"cluster {k} ({len(run.members[k])})" for k in parts]
+    names = [f"cluster {k} ({len(run.clusters[k])})" for k in parts]
     per_client = np.stack([counts[c] for c in run.clients])
-    owners = [f"{c} (cluster {run.cluster_of[c]})" for c in run.clients]
     views = [
         View(
-            _histograms(shares, names, classes, "%{y}: %{z:.1%} of its rows are %{x}<extra></extra>", ".0%"),
+            _histograms(shares, names, classes, "%{y}: %{z:.1%} of its rows are %{x}<extra></extra>", ".1~%"),
             "The darker, the larger the share of a cluster's training rows that have a label.",
             {"by": "cluster"},
         ),
         View(
-            _histograms(per_client, owners, classes, "%{y}: %{z} rows of %{x}<extra></extra>", None),
+            _histograms(per_client, run.clients, classes, "%{y}: %{z} rows of %{x}<extra></extra>", None),
             "The darker, the more training rows of a label a client began with; clients of a cluster lie together.",
             {"by": "client"},
         ),
@@ -92,10 +110,10 @@ def holdings(run: Run) -> Section | None:
     return Section("holdings", "What the clusters hold", _holding_words(run, shares, classes), views)
 
 
-def _holding_words(run: Run, shares: np.ndarray, classes: list[str]) -> str:
+def _holding_words(run: Result, shares: np.ndarray, classes: list[str]) -> str:
     held = [int((row > 0.01).sum()) for row in shares]
     pure = int(np.argmax(shares.max(axis=1)))
-    cluster, top = list(run.members)[pure], int(shares[pure].argmax())
+    cluster, top = list(run.clusters)[pure], int(shares[pure].argmax())
     many = f"{min(held)} to {max(held)}" if min(held) < max(held) else f"{held[0]}"
     return (
         f"Clusters hold {many} of {len(classes)} labels (those with more than 1 % of their rows). The most one-sided "
@@ -108,32 +126,22 @@ def _histograms(z: np.ndarray, names: list[str], classes: list[str], hover: str,
     bar = {"thickness": 10, "tickformat": ticks}
     scale = {"colorscale": AMOUNT, "colorbar": bar, "zmin": 0, "zmax": max(float(np.max(values, initial=0.0)), 0.01)}
     cells = trace("heatmap", z=values, x=classes, y=names, hovertemplate=hover, **scale)
-    few = len(names) <= 40
-    yaxis = {
-        "autorange": "reversed",
-        "showticklabels": few,
-        "automargin": True,
-        "tickfont": {"size": 10},
-        "type": "category",
-    }
-    xaxis = {"title": {"text": "label"}, "type": "category", "showticklabels": len(classes) <= 40, "automargin": True}
+    xaxis, yaxis = names_axis(**titled("label")), names_axis(autorange="reversed")
     return make_figure([cells], max(260, min(150 + 20 * len(names), 760)), xaxis=xaxis, yaxis=yaxis)
 
 
-def mapping(run: Run) -> Section | None:
+def mapping(run: Result) -> Section | None:
     """The hidden groups against the found clusters."""
     if run.groups is None:
         return None
     groups = {client: run.groups[client] for client in run.clients}
     hidden = sorted(set(groups.values()))
-    flows = Counter((groups[client], run.cluster_of[client]) for client in run.clients)
-    truth, found = list(groups.values()), [run.cluster_of[client] for client in groups]
-    ari = adjusted_rand(np.array(truth), np.array(found))
-    nmi = normalized_mutual_information(np.array(truth), np.array(found))
+    flows = Counter((groups[client], run.assignment[client]) for client in run.clients)
     parted = [group for group in hidden if sum(1 for a, _ in flows if a == group) > 1]
-    mixed = [cluster for cluster in run.members if sum(1 for _, b in flows if b == cluster) > 1]
+    mixed = [cluster for cluster in run.clusters if sum(1 for _, b in flows if b == cluster) > 1]
+    ari, nmi = run.agreement.values()
     words = (
-        f"{counted(len(hidden), 'hidden group')}, {counted(len(run.members), 'cluster')} found: ARI {ari:.3f}, NMI "
+        f"{counted(len(hidden), 'hidden group')}, {counted(len(run.clusters), 'cluster')} found: ARI {ari:.3f}, NMI "
         f"{nmi:.3f} (1 is perfect); {_how_many(parted, 'group')} divided among clusters, "
         f"{_how_many(mixed, 'cluster')} made of clients of several groups."
     )
@@ -141,7 +149,7 @@ def mapping(run: Run) -> Section | None:
         "mapping",
         "Hidden groups and found clusters",
         words,
-        [View(_sankey(run, hidden, flows))],
+        [View((_bands if max(len(hidden), len(run.clusters)) <= MOST_BANDS else _counts)(run, hidden, flows))],
         _table(run, hidden, flows),
     )
 
@@ -152,29 +160,40 @@ def _how_many(which: list[int], word: str) -> str:
     return f"{counted(len(which), word)} {'is' if len(which) == 1 else 'are'}"
 
 
-def _sankey(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
+def _bands(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
     place = {group: k for k, group in enumerate(hidden)}
-    names = [f"group {group}" for group in hidden] + [f"cluster {cluster}" for cluster in run.members]
-    tints = ["#8c8c8c"] * len(hidden) + [colour(k) for k in range(len(run.members))]
+    names = [f"group {group}" for group in hidden] + [f"cluster {cluster}" for cluster in run.clusters]
+    tints, targets = cluster_colours(run), {cluster: len(hidden) + k for k, cluster in enumerate(run.clusters)}
     bands = trace("sankey", 
-        node={"label": names, "color": tints, "pad": 12, "thickness": 14,
+        node={"label": names, "color": [NO_CLUSTER] * len(hidden) + list(tints.values()), "pad": 12, "thickness": 14,
               "hovertemplate": "%{label}: %{value} clients<extra></extra>"},
         link={
             "source": [place[group] for group, _ in flows],
-            "target": [len(hidden) + run.place_of[cluster] for _, cluster in flows],
+            "target": [targets[cluster] for _, cluster in flows],
             "value": list(flows.values()),
-            "color": [faint(colour(run.place_of[cluster]), 0.4) for _, cluster in flows],
+            "color": [faint(tints[cluster], 0.4) for _, cluster in flows],
             "hovertemplate": "%{value} clients of %{source.label} are in %{target.label}<extra></extra>",
         },
     )  # fmt: skip
-    rows = max(len(hidden), len(run.members))
+    rows = max(len(hidden), len(run.clusters))
     return make_figure([bands], max(240, min(90 + 30 * rows, 1000)), margin={"l": 4, "r": 4, "b": 16})
 
 
-def _table(run: Run, hidden: list[int], flows: Counter[tuple[int, int]]) -> list[list[str]]:
-    if len(hidden) > WIDEST or len(run.members) > 2 * WIDEST:
+def _counts(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> Any:
+    """How many clients of each group are in each cluster, as a colour: bands of so many would be a tangle."""
+    z = [[flows[group, cluster] or None for group in hidden] for cluster in run.clusters]
+    names = [f"cluster {cluster}" for cluster in run.clusters]
+    told = "%{z} clients of %{x} are in %{y}<extra></extra>"
+    scale = {"colorscale": AMOUNT, "zmin": 0, "colorbar": {"thickness": 10}}
+    cells = trace("heatmap", z=z, x=[f"group {group}" for group in hidden], y=names, hovertemplate=told, **scale)
+    height = max(300, min(150 + 16 * len(names), 800))
+    return make_figure([cells], height, xaxis=names_axis(), yaxis=names_axis(autorange="reversed"))
+
+
+def _table(run: Result, hidden: list[int], flows: Counter[tuple[int, int]]) -> list[list[str]]:
+    if len(hidden) > WIDEST or len(run.clusters) > 2 * WIDEST:
         return []
-    rows = [[f"cluster {k}", *(str(flows[group, k] or "·") for group in hidden)] for k in run.members]
+    rows = [[f"cluster {k}", *(str(flows[group, k] or "·") for group in hidden)] for k in run.clusters]
     return [["clients of", *(f"group {group}" for group in hidden)], *rows]
 
 

@@ -9,24 +9,27 @@ from importlib.resources import files
 from typing import Any
 
 from fedclade import __version__
-from fedclade.errors import FedcladeError
-from fedclade.report import accuracy, curves, facts, matrices, members, trees
-from fedclade.report.reading import Run
-from fedclade.report.sections import COLOURS, Section
+from fedclade.experiments import by_label
+from fedclade.report import accuracy, evidence, extras, facts, matrices, members, traffic, trees
+from fedclade.report.reading import names_of
+from fedclade.report.sections import Section, colour
+from fedclade.result import Result, readable
 
 ORDER = (
     "overview", "accuracy", "distribution", "traffic", "inside", "splits", "dendrogram", "matrix", "mapping",
-    "clusters", "placements", "networks", "holdings", "stability", "bic", "selection", "norms", "stacking", "failures",
-    "settings",
+    "clusters", "clients", "placements", "networks", "holdings", "agreement", "stability", "norms", "bic", "selection",
+    "stacking", "failures", "settings",
 )  # fmt: skip
 
+SCRIPTS = ("page", "tables", "cuts", "figures", "live")  # they are one, in this order
 
-def sections_of(runs: Sequence[Run]) -> dict[str, Section]:
+
+def sections_of(runs: Sequence[Result]) -> dict[str, Section]:
     """By key: the id of those about all runs, `place/id` of those about one."""
     begun = [run for run in runs if run.round >= 0]
     sections = {"overview": facts.overview(runs)}
     if begun:
-        together = (accuracy.by_round, accuracy.distribution, curves.traffic)
+        together = (accuracy.by_round, accuracy.distribution, traffic.traffic)
         sections |= {section.id: section for section in (_made(build, begun) for build in together) if section}
     for place, run in enumerate(runs):
         mine = [_made(build, run) for build in _builders(run, len(runs))]
@@ -34,7 +37,7 @@ def sections_of(runs: Sequence[Run]) -> dict[str, Section]:
     return sections
 
 
-def _builders(run: Run, n_runs: int) -> list[Callable[[Run], Section | None]]:
+def _builders(run: Result, n_runs: int) -> list[Callable[[Result], Section | None]]:
     """What is told of one run; many runs share the room of a page."""
     if run.round < 0:
         return [facts.settings]
@@ -45,28 +48,27 @@ def _builders(run: Run, n_runs: int) -> list[Callable[[Run], Section | None]]:
         lambda run: matrices.matrices(run, matrices.MOST_CELLS // n_runs),
         members.mapping,
         members.clusters,
+        facts.clients,
         members.placements,
         members.networks,
         members.holdings,
-        curves.stability,
-        curves.bic,
-        curves.selection,
-        curves.norms,
-        curves.stacking,
+        evidence.agreement,
+        evidence.stability,
+        evidence.norms,
+        evidence.bic,
+        extras.selection,
+        extras.stacking,
         facts.failures,
         facts.settings,
     ]
 
 
 def _made(build: Callable[[Any], Section | None], of: Any) -> Section | None:
-    try:
+    with readable(", ".join(str(run.path) for run in (of if isinstance(of, Sequence) else [of]))):
         return build(of)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        paths = ", ".join(str(run.path) for run in (of if isinstance(of, Sequence) else [of]))
-        raise FedcladeError(f"{paths}: the files of this run are damaged ({error!r}); run it again") from error
 
 
-def page_data(runs: Sequence[Run], sections: Mapping[str, Section]) -> dict[str, Any]:
+def page_data(runs: Sequence[Result], sections: Mapping[str, Section]) -> dict[str, Any]:
     """What the page's script works with."""
     under_way = [run for run in runs if run.state != "ended"]
     state = "ended" if not under_way else "running" if any(r.state == "running" for r in under_way) else "stopped"
@@ -75,9 +77,9 @@ def page_data(runs: Sequence[Run], sections: Mapping[str, Section]) -> dict[str,
         "state": state,
         "status": status,
         "order": ORDER,
-        "colours": COLOURS,
-        "methods": list(dict.fromkeys(run.label for run in runs)),
-        "runs": [f"{run.label}, seed {run.seed}" for run in runs],
+        "colours": [colour(k) for k in range(max(len(runs), *(len(run.record["clients"]) for run in runs)))],
+        "methods": list(by_label(runs)),
+        "runs": names_of(runs),
         "sections": {key: section_data(section) for key, section in sections.items()},
     }
 
@@ -91,7 +93,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def html_page(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
+def html_page(runs: Sequence[Result], data: Mapping[str, Any]) -> str:
     """One file that needs no other: the script, Plotly's and the data are inside, the large ones packed."""
     from plotly.offline import get_plotlyjs
 
@@ -99,7 +101,7 @@ def html_page(runs: Sequence[Run], data: Mapping[str, Any]) -> str:
         "title": escape(facts.headline(runs)),
         "style": _part("page.css"),
         "footer": f"Made by fedclade {escape(__version__)}. Figures can be zoomed, hovered over and saved.",
-        "script": _part("page.js"),
+        "script": "\n".join(_part(f"{name}.js") for name in SCRIPTS),
         "plotly": packed(get_plotlyjs()),
         "data": packed(as_json(data)),
     }
@@ -114,4 +116,4 @@ def packed(text: str) -> str:
 
 
 def _part(name: str) -> str:
-    return (files("fedclade.report") / name).read_text(encoding="utf-8")
+    return (files("fedclade.report") / "assets" / name).read_text(encoding="utf-8")

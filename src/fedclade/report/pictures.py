@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.experiments import by_label, experiments
 from fedclade.files import write_atomically
-from fedclade.report.accuracy import HIGH, LOW, MODES, named, pooled, runs_by_label
+from fedclade.report.accuracy import named, pooled
 from fedclade.report.matrices import averaged, kept_matrices
-from fedclade.report.reading import Run
-from fedclade.report.sections import COLOURS, colour
-from fedclade.report.trees import used_threshold
+from fedclade.report.sections import FIRST_COLOURS, NO_CLUSTER
+from fedclade.report.trees import gap, height_axis
+from fedclade.result import MODELS, Result
 
 KINDS = ("png", "svg")
 
@@ -25,13 +26,13 @@ def need_matplotlib() -> None:
         raise FedcladeError("--pictures needs matplotlib: install it with `pip install 'fedclade[pictures]'`") from None
 
 
-def draw_all(runs: Sequence[Run], folder: Path) -> dict[str, list[Path]]:
+def draw_all(runs: Sequence[Result], folder: Path) -> dict[str, list[Path]]:
     """Draw what there is to draw; the files by the key of the section that they belong to."""
     drawn = {
-        "accuracy": _drawn(accuracy, runs, folder / "accuracy"),
-        "traffic": _drawn(traffic, runs, folder / "traffic"),
+        "accuracy": _of_experiments(accuracy, runs, folder / "accuracy"),
+        "traffic": _of_experiments(traffic, runs, folder / "traffic"),
     }
-    single: dict[str, Callable[[Any, Run], Any]] = {"dendrogram": dendrogram, "matrix": matrix, "holdings": holdings}
+    single: dict[str, Callable[[Any, Result], Any]] = {"dendrogram": dendrogram, "matrix": matrix, "holdings": holdings}
     for place, run in enumerate(runs):
         for name, draw in single.items():
             path = folder / (name if len(runs) == 1 else f"{place}-{run.method}-{run.seed}-{name}")
@@ -39,7 +40,19 @@ def draw_all(runs: Sequence[Run], folder: Path) -> dict[str, list[Path]]:
     return {key: paths for key, paths in drawn.items() if paths}
 
 
-def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path) -> list[Path]:
+def _of_experiments(draw: Callable[..., Any], runs: Sequence[Result], path: Path) -> list[Path]:
+    """A picture of each experiment, for only what is alike can be compared."""
+    several = len(experiments(runs)) > 1
+    return [
+        made
+        for place, (name, mine) in enumerate(experiments(runs).items())
+        for made in _drawn(
+            partial(draw, all_runs=runs), mine, path.with_name(f"{path.name}-{place}") if several else path, name
+        )
+    ]
+
+
+def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path, title: str = "") -> list[Path]:
     """The files of one picture: none if this run has nothing of the kind."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -48,6 +61,8 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path) -> list[Path]
     axes = figure.add_subplot()
     if draw(axes, what) is False:
         return []
+    if title:
+        axes.set_title(title, fontsize="medium")
     paths = [path.with_name(f"{path.name}.{kind}") for kind in KINDS]
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": path.name}):  # the same run gives the same file
@@ -57,34 +72,32 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path) -> list[Path]
     return paths
 
 
-def accuracy(axes: Any, runs: Sequence[Run]) -> None:
-    together = runs_by_label(runs)
-    for place, (label, mine) in enumerate(together.items()):
-        for column in MODES:
-            values, own = pooled([run.measured(column) for run in mine]), column == "accuracy_local"
-            low, middle, high = (100 * values.quantile(share) for share in (LOW, 0.5, HIGH))
-            name, tint = named(label, place, column, len(together))
-            if own:
-                bars = np.stack([middle - low, high - middle])
-                axes.errorbar(middle.index, middle, bars, fmt="D", color=tint, markersize=5, linewidth=1, label=name)
+def accuracy(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> None:
+    for label, mine in by_label(runs).items():
+        for column in MODELS:
+            table = 100 * pooled([run.measured(column) for run in mine])
+            mean, std = table.mean(), table.std(ddof=0)
+            name, tint = named(label, column, all_runs)
+            if column == "accuracy_local":
+                axes.errorbar(mean.index, mean, std, fmt="D", color=tint, markersize=5, linewidth=1, label=name)
             else:
-                axes.plot(middle.index, middle, color=tint, linewidth=2, label=name)
-                axes.fill_between(middle.index, low, high, color=tint, alpha=0.15, linewidth=0)
-    axes.set(xlabel="round", ylabel="accuracy in %, median and 80 % of the clients")
+                axes.plot(mean.index, mean, color=tint, linewidth=2, label=name)
+                low, high = (mean - std).clip(lower=0), (mean + std).clip(upper=100)
+                axes.fill_between(mean.index, low, high, color=tint, alpha=0.15, linewidth=0)
+    axes.set(xlabel="round", ylabel="accuracy in %, mean and standard\ndeviation over clients")
     _finished(axes)
 
 
-def traffic(axes: Any, runs: Sequence[Run]) -> None:
-    labels = list(runs_by_label(runs))
+def traffic(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> None:
     for run in runs:
-        means = 100 * run.measured("accuracy").mean()
+        means, tint = 100 * run.by_round("accuracy")["mean"], named(run.label, "accuracy", all_runs)[1]
         sent = run.traffic.sum(axis=1).reindex(means.index) / 1e6
-        axes.plot(sent, means, marker=".", color=colour(labels.index(run.label)), label=f"{run.label}, seed {run.seed}")
-    axes.set(xlabel="MB sent so far, up and down", ylabel="mean accuracy in %, server's model")
+        axes.plot(sent, means, marker=".", color=tint, label=f"{run.label}, seed {run.seed}")
+    axes.set(xlabel="MB sent so far, up and down", ylabel="mean accuracy in %, cluster models")
     _finished(axes)
 
 
-def dendrogram(axes: Any, run: Run) -> bool:
+def dendrogram(axes: Any, run: Result) -> bool:
     from scipy.cluster.hierarchy import dendrogram as draw
 
     kept = run.kept("dendrogram")
@@ -92,15 +105,18 @@ def dendrogram(axes: Any, run: Run) -> bool:
         return False
     record = kept[max(kept)]
     merges, found = np.asarray(record["merges"], float), len(np.unique(record["labels"]))
-    threshold = used_threshold(merges[:, 2], found)
-    draw(merges, ax=axes, labels=record["clients"], color_threshold=threshold, above_threshold_color="#8c8c8c",
+    low, high = gap(merges[:, 2], found)
+    cut = (low + high) / 2 if high < np.inf else 1.05 * low
+    draw(merges, ax=axes, labels=record["clients"], color_threshold=cut, above_threshold_color=NO_CLUSTER,
          no_labels=len(record["clients"]) > 40, leaf_rotation=90)  # fmt: skip
-    axes.axhline(threshold, color=COLOURS[3], linestyle="--")
-    axes.set(ylabel="distance", title=f"{found} clusters at threshold {threshold:.3g}")
+    axes.axhline(cut, color=FIRST_COLOURS[3], linestyle="--")
+    axes.set(
+        ylabel=height_axis(record["linkage"], run.kept("proximity").get(max(kept))), title=f"cut into {found} clusters"
+    )
     return True
 
 
-def matrix(axes: Any, run: Run) -> bool:
+def matrix(axes: Any, run: Result) -> bool:
     kept = kept_matrices(run)
     if not kept:
         return False
@@ -112,13 +128,13 @@ def matrix(axes: Any, run: Run) -> bool:
     return True
 
 
-def holdings(axes: Any, run: Run) -> bool:
+def holdings(axes: Any, run: Result) -> bool:
     if run.label_counts is None:
         return False
     counts = np.stack([run.label_counts[client] for client in run.clients])
     image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest")
     axes.figure.colorbar(image, label="training rows")
-    borders = np.cumsum([len(part) for part in run.members.values()])[:-1]
+    borders = np.cumsum([len(part) for part in run.clusters.values()])[:-1]
     for border in borders if len(borders) < 40 else ():
         axes.axhline(border - 0.5, color="grey", linewidth=0.8)
     axes.set(xlabel="label", ylabel="clients, by cluster", yticks=[])
@@ -128,5 +144,7 @@ def holdings(axes: Any, run: Run) -> bool:
 def _finished(axes: Any) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if 0 < len(axes.get_legend_handles_labels()[0]) <= 24:
-        axes.legend(frameon=False, fontsize="small")
+    count = len(axes.get_legend_handles_labels()[0])
+    if 0 < count <= 24:
+        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+        axes.figure.set_size_inches(7, 4.2 + 0.18 * ((count + 1) // 2))

@@ -1,5 +1,6 @@
 """What a page is made of: sections with words for every picture, in a form that the page and the summary share."""
 
+import colorsys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.result import Result
 
 Figure = dict[str, Any]  # as Plotly's JSON has it
 
 # Seen well on white and on black; clusters and methods take them in turn.
-COLOURS = (
-    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#d4a72c", "#9d755d", "#ff7f9f", "#8c8c8c",
+FIRST_COLOURS = (
+    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#d4a72c", "#9d755d", "#ff7f9f", "#3969c6",
 )  # fmt: skip
+NO_CLUSTER = "#8c8c8c"
 AMOUNT = [[0, "rgba(76,120,168,0)"], [1, "rgb(76,120,168)"]]  # nothing is the colour of the page, light or dark
-
-
-LEGEND_BELOW = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0}
 
 
 def titled(name: str) -> dict[str, Any]:
@@ -28,6 +28,11 @@ def titled(name: str) -> dict[str, Any]:
 def share_axis(name: str = "accuracy") -> dict[str, Any]:
     # Around a line that never moves plotly shows as much again above and below: beyond 100 %, too.
     return {**titled(name), "tickformat": ".1~%", "automargin": True, "minallowed": -0.02, "maxallowed": 1.02}
+
+
+def names_axis(**more: Any) -> dict[str, Any]:
+    """An axis with a name for each row or column; where there is no room for all, Plotly leaves some out."""
+    return {"type": "category", "automargin": True, "tickfont": {"size": 10}, **more}
 
 
 ROUND_AXIS = titled("round")
@@ -54,8 +59,8 @@ class Section:
 
 
 def make_figure(traces: Iterable[Figure], height: int = 380, **layout: Any) -> Figure:
-    """A figure without colours of its own for paper and ink: the page gives it those of its theme."""
-    return {"data": list(traces), "layout": {"height": height, "hovermode": "closest", **layout}}
+    """A figure without colours of its own for paper and ink: the page gives it those of its theme, and a legend."""
+    return {"data": list(traces), "layout": {"height": height, "hovermode": "closest", "showlegend": False, **layout}}
 
 
 def trace(kind: str, **values: Any) -> Figure:
@@ -72,7 +77,16 @@ def need_plotly() -> None:
 
 
 def colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+    """No two numbers have the same one: after the first few, hues go round by the golden angle and shades vary."""
+    if number < len(FIRST_COLOURS):
+        return FIRST_COLOURS[number]
+    rgb = colorsys.hls_to_rgb(number * 0.618034 % 1, (0.5, 0.62, 0.4)[number % 3], 0.4 + 0.35 * (number * 0.754878 % 1))
+    return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+
+
+def cluster_colours(run: Result) -> dict[int, str]:
+    """A colour for each cluster, whatever its number."""
+    return {cluster: colour(place) for place, cluster in enumerate(run.clusters)}
 
 
 def faint(colour: str, share: float = 0.18) -> str:
@@ -88,12 +102,19 @@ def short(values: Any, digits: int = 4) -> list[Any]:
     return [round(value, digits) if np.isfinite(value) else None for value in array.tolist()]
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """`97.3 %`, or `-` where nothing was measured."""
-    return "-" if share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
+    return "-" if share is None or share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
-def spread_out(items: Sequence[Any], most: int) -> list[Any]:
+def mean_and_std(seen: Mapping[str, Any]) -> str:
+    """`97.3 ± 1.2 %`: what is said of many clients' accuracies, wherever it is said."""
+    if seen["mean"] is None:
+        return "-"
+    return f"{100 * seen['mean']:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{percent(seen['std'])}"
+
+
+def evenly(items: Sequence[Any], most: int) -> list[Any]:
     """At most so many items at even distances, with the first and the last among them."""
     if len(items) <= most:
         return list(items)

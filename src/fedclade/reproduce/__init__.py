@@ -1,7 +1,11 @@
 """The tables and figures of the papers, made again: `reproduce("fedclust/table1", scale="small")`.
 
-One file a paper declares its items and holds the paper's numbers; `item` has the few kinds of items, `making` runs
-what an item needs, `page` sets our numbers beside the paper's.
+papers      what each paper's items run, and beside it, in a data file, the paper's numbers
+item, kinds     what an item is, and the few kinds of them
+scale       settings in layers, cut to a scale
+finished, layers    what is read from finished runs
+making      runs what an item needs
+page, drawing   sets our numbers beside the paper's
 """
 
 from fedclade.reproduce.making import reproduce

@@ -1,8 +1,9 @@
 """Every table and figure of the five papers, by name."""
 
 from fedclade.errors import unknown
-from fedclade.reproduce import adacfl, fedclust, fedsccs, fedstack, hicfl
 from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.papers import adacfl, fedclust, fedsccs, fedstack, hicfl
+from fedclade.tables import to_markdown
 
 PAPERS: tuple[Paper, ...] = (hicfl.PAPER, adacfl.PAPER, fedclust.PAPER, fedsccs.PAPER, fedstack.PAPER)
 
@@ -24,16 +25,17 @@ def as_markdown() -> str:
     head = (
         "# Tables and figures of the papers\n\n"
         "Made by `fedclade reproduce list --markdown`. Each is made by `fedclade reproduce NAME --scale "
-        "smoke|small|full`: `smoke` takes seconds on made or bundled data and shows that it runs, `small` fits a "
+        "smoke|small|full`: `smoke` takes seconds on synthetic or bundled data and shows that it runs, `small` fits a "
         "2-core machine (MNIST, Fashion-MNIST or MotionSense, cut in rows and rounds), `full` is the paper's own "
-        "setting with all its repeats. Every table says in what it differs from the paper, and has both the server's "
-        "model and the client's own last model where it shows accuracies.\n"
+        "setting with all its repeats. Every table says in what it differs from the paper, and where it shows "
+        "accuracies it has those of the cluster models and of the locally trained models.\n"
     )
     parts = [head]
     for paper in PAPERS:
-        lines = [f"## {paper.citation}", "", "| name | what it shows | can it be made |", "|---|---|---|"]
-        lines += [f"| `{paper.name}/{item.name}` | {item.title} | {verdict(item)} |" for item in paper.items]
-        parts.append("\n".join([*lines, "", *(f"- {note}" for note in paper.notes)]).rstrip() + "\n")
+        rows = [[f"`{paper.name}/{item.name}`", item.title, verdict(item)] for item in paper.items]
+        table = to_markdown([["name", "what it shows", "can it be made"], *rows])
+        notes = "\n".join(f"- {note}" for note in paper.notes)
+        parts.append(f"## {paper.citation}\n\n{table}\n\n{notes}".rstrip() + "\n")
     return "\n".join(parts)
 
 

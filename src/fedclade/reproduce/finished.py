@@ -3,19 +3,16 @@
 Every reader takes a `Finished` and returns a number (None where the run has none) or named series.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.runs.folder import RunFolder
+from fedclade.reproduce.scale import participation_in
+from fedclade.result import Result
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fedclade.data import Federation
     from fedclade.newcomers import Placed
 
@@ -25,55 +22,18 @@ Reader = Callable[["Finished"], float | None]
 BITS_IN_A_NUMBER = 32
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run that has ended, opened for reading."""
+class Finished(Result):
+    """A run that has ended, with its clients' rows where a reader needs them."""
 
-    path: Path
     data_dir: str | None = None
-
-    @cached_property
-    def folder(self) -> RunFolder:
-        return RunFolder.open(self.path)
-
-    @cached_property
-    def result(self) -> dict[str, Any]:
-        return self.folder.read_json("result.json")
-
-    @cached_property
-    def record(self) -> dict[str, Any]:
-        return self.folder.settings
-
-    @cached_property
-    def history(self) -> "pd.DataFrame":
-        return self.folder.table("history")
-
-    @cached_property
-    def ledger(self) -> "pd.DataFrame":
-        return self.folder.table("ledger")
-
-    @cached_property
-    def records(self) -> dict[tuple[int, str], Any]:
-        return self.folder.records()
-
-    def kept(self, name: str) -> dict[int, Any]:
-        """What the method recorded under a name, by round."""
-        return {round: value for (round, known), value in self.records.items() if known == name}
-
-    def last(self, name: str) -> Any:
-        rounds = self.kept(name)
-        return rounds[max(rounds)] if rounds else None
 
     @cached_property
     def federation(self) -> "Federation":
         """The clients of the run, with their rows."""
-        from fedclade.api import settings_from_record
-        from fedclade.data import federation_of
+        from fedclade.assembly import make_federation
+        from fedclade.runs.record import recorded_settings
 
-        asked = settings_from_record(self.record)
-        where = self.data_dir or asked.data_dir
-        dealt = federation_of(asked.data, asked.split, asked.clients, asked.seed, asked.test_view, where)
-        return dealt.limited(asked.rows, asked.seed)
+        return make_federation(recorded_settings(self.record, self.path, data_dir=self.data_dir))
 
     @cached_property
     def newcomers(self) -> "dict[str, Placed]":
@@ -84,25 +44,24 @@ class Finished:
         from fedclade.newcomers import place
 
         events = [Event(**event) for event in self.record["settings"]["events"]]
-        there = set(Calendar.of(self.record["clients"], events).present(self.result["rounds"]))
+        there = set(Calendar.of(self.record["clients"], events).present(self.round))
         late = tuple(client for client in self.federation.clients if client.name not in there)
         return place(self.path, replace(self.federation, clients=late), personalise=5, save=False)
 
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """Balanced accuracy, precision, recall and F1 of the models that serve the clients, on all their test rows."""
+        """Balanced accuracy, precision, recall and F1 of the clients' cluster models, on all their test rows."""
         import torch
 
-        from fedclade.api import Result
         from fedclade.clients.tasks import Predicted
         from fedclade.methods.fedstack import scores
 
-        result, answers = Result(self.folder), []
+        answers = []
         for client in self.federation.clients:
             rows = torch.from_numpy(np.array(self.federation.x[client.test]))
             rows = rows.float() / 255 if rows.dtype == torch.uint8 else rows
             with torch.no_grad():
-                values = result.model_for(client.name)(rows).numpy()
+                values = self.model_for(client.name)(rows).numpy()
             answers.append(Predicted(values, self.federation.y[client.test]))
         return scores(answers, self.federation.n_classes)
 
@@ -110,36 +69,13 @@ class Finished:
 # Numbers
 
 
-def served(run: Finished) -> float | None:
-    return run.result["accuracy"]["mean"]
-
-
-def own(run: Finished) -> float | None:
-    return run.result["accuracy_local"]["mean"]
-
-
-def clusters(run: Finished) -> float | None:
-    return run.result["clusters"]["found"]
-
-
-def agreement(run: Finished) -> float | None:
-    return run.result["clusters"]["ari"]
-
-
 def threshold(run: Finished) -> float | None:
     """The lowest threshold at which the tree of clients falls into as many clusters as the run has."""
     from fedclade.clustering.hierarchy import Tree, sweep
 
-    kept = run.last("dendrogram")
+    kept = run.last_kept("dendrogram")
     cuts = sweep(Tree(np.asarray(kept["merges"]), kept["linkage"]))
-    return next((cut.threshold for cut in cuts if cut.n_clusters == run.result["clusters"]["found"]), None)
-
-
-def settled(run: Finished) -> float | None:
-    """The last round in which the clusters changed."""
-    from fedclade.compare import last_change
-
-    return last_change(run.folder)
+    return next((cut.threshold for cut in cuts if cut.n_clusters == len(run.clusters)), None)
 
 
 def score(name: str) -> Reader:
@@ -148,18 +84,12 @@ def score(name: str) -> Reader:
 
 def rounds_to(target: float, column: str = "accuracy_local") -> Reader:
     """The first measured round whose mean accuracy reaches the target."""
-
-    def read(run: Finished) -> float | None:
-        means = run.history.groupby("round")[column].mean().dropna()
-        reached = means[means >= target]
-        return None if reached.empty else float(reached.index[0])
-
-    return read
+    return lambda run: run.first_reaching(target, column)
 
 
 def rounds_until_level(run: Finished) -> float | None:
     """The first measured round whose accuracy is within one point of the last one's."""
-    means = run.history.groupby("round")["accuracy"].mean().dropna()
+    means = run.by_round("accuracy")["mean"]
     return float(means.index[int(np.argmax(means.to_numpy() >= means.iloc[-1] - 0.01))])
 
 
@@ -167,15 +97,15 @@ def megabits_to(target: float, models_per_round: int = 2) -> Reader:
     """Megabits a client until the target, by the formula that FedClust's table follows: models that travel only."""
 
     def read(run: Finished) -> float | None:
-        rounds = rounds_to(target)(run)
+        rounds = run.first_reaching(target, "accuracy_local")
         if rounds is None:
             return None
-        method = run.record["settings"]["method"]
+        method = run.settings["method"]
         sent = method.get("n_clusters", 2) + 1 if method["name"] == "ifca" else models_per_round
-        numbers = run.result["layout"]["n_parameters"]
+        numbers = run.summary["layout"]["n_parameters"]
         if method["name"] == "lg-fedavg":
             numbers = _shared_numbers(run)
-        return rounds * method.get("fraction", 1.0) * sent * numbers * BITS_IN_A_NUMBER / 1e6
+        return rounds * participation_in(run.settings) * sent * numbers * BITS_IN_A_NUMBER / 1e6
 
     return read
 
@@ -184,7 +114,7 @@ def _shared_numbers(run: Finished) -> int:
     """Numbers in the layers that LG-FedAvg shares."""
     from fedclade.models.weights import Layout
 
-    layout = Layout.from_json(run.result["layout"])
+    layout = Layout.from_json(run.summary["layout"])
     shared = list(layout.layers)[-run.record["settings"]["method"].get("shared_layers", 2) :]
     return sum(layout.layers[name].stop - layout.layers[name].start for name in shared)
 
@@ -193,15 +123,12 @@ def counted_megabits_to(target: float) -> Reader:
     """Megabits a client until the target, as counted: with what clustering sends."""
 
     def read(run: Finished) -> float | None:
-        from fedclade.runs.folder import UNCOUNTED
-
-        rounds = rounds_to(target)(run)
-        if rounds is None:
-            return None
-        if run.ledger.empty:
-            return 0.0
-        sent = run.ledger[(run.ledger["round"] <= rounds) & ~run.ledger["phase"].isin(UNCOUNTED)]
-        return float(sent["bytes"].sum()) * 8 / 1e6 / len(run.record["clients"])
+        rounds = run.first_reaching(target, "accuracy_local")
+        return (
+            None
+            if rounds is None
+            else int(run.traffic.loc[rounds].to_numpy().sum()) * 8e-6 / len(run.record["clients"])
+        )
 
     return read
 
@@ -209,13 +136,13 @@ def counted_megabits_to(target: float) -> Reader:
 def uploads(run: Finished) -> float | None:
     """Trained models that were sent up, as a share of those that FedAvg with all clients sends."""
     sent = run.ledger[(run.ledger["phase"] == "train") & (run.ledger["direction"] == "up")]
-    return len(sent) / (len(run.record["clients"]) * run.result["rounds"])
+    return len(sent) / (len(run.record["clients"]) * run.round)
 
 
 def uplink(run: Finished) -> float | None:
     """All bytes that were sent up (probe rows and accuracies too), as a share of FedAvg's."""
-    one = 4 * (run.result["layout"]["n_parameters"] + 1)  # a model and the number of rows
-    return run.result["bytes"]["up"] / (one * len(run.record["clients"]) * run.result["rounds"])
+    one = 4 * (run.summary["layout"]["n_parameters"] + 1)  # a model and the number of rows
+    return run.bytes["up"] / (one * len(run.record["clients"]) * run.round)
 
 
 def newcomers_served(run: Finished) -> float | None:
@@ -228,9 +155,8 @@ def newcomers_personalised(run: Finished) -> float | None:
 
 def share_of_weights_kept(run: Finished) -> float | None:
     """Weights that count for HiCFL's stability, of all that are watched, at the end of the run."""
-    saved = run.folder.last_checkpoint()
-    memory = saved[1]["notes"].get("memory", {}) if saved is not None else {}
-    return _mean([float(past["kept"].mean()) for past in memory.values() if past["kept"] is not None])
+    past = run.state_of_clusters.state.past
+    return _mean([float(one.mask.mean()) for one in past.values() if one.mask is not None])
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -245,7 +171,7 @@ def by_round(column: str = "accuracy", name: str = "") -> Callable[[Finished], S
     """A column of the history, as the mean over clients, round by round."""
 
     def read(run: Finished) -> Series:
-        means = run.history.groupby("round")[column].mean().dropna()
+        means = run.by_round(column)["mean"]
         return {name: ([float(round) for round in means.index], means.tolist())}
 
     return read
@@ -255,21 +181,20 @@ accuracy_by_round = by_round()
 
 
 def sizes_of_clusters(run: Finished) -> Series:
-    members = run.folder.read_json("clusters.json")["members"].values()
-    sizes = sorted((len(part) for part in members), reverse=True)
+    sizes = sorted(map(len, run.clusters.values()), reverse=True)
     return {"": ([float(place) for place in range(1, len(sizes) + 1)], [float(size) for size in sizes])}
 
 
 def times_selected(run: Finished) -> Series:
     """How often each client trained after the warm-up, those who trained most first."""
-    record = run.last("selection")
+    record = run.last_kept("selection")
     times = {**dict.fromkeys(run.record["clients"], 0), **(record["times"] if record else {})}
     counts = sorted(times.values(), reverse=True)
     return {"": ([float(place) for place in range(1, len(counts) + 1)], [float(count) for count in counts])}
 
 
 def bic_curve(run: Finished) -> Series:
-    record = run.last("bic")
+    record = run.last_kept("bic")
     return {"": ([float(k) for k in record["k"]], [float(value) for value in record["bic"]])}
 
 
@@ -283,9 +208,3 @@ def stacked_by_round(run: Finished) -> Series:
                 x.append(float(round))
                 y.append(part["cluster"]["accuracy"])
     return series
-
-
-def groups_of(run: Finished, clients: list[str]) -> Mapping[str, int] | None:
-    """The hidden groups of some clients, where they are known."""
-    known = run.record["groups"]
-    return None if known is None else {client: known[client] for client in clients}

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedclade.compare import PlannedRun, run_all, run_cell
+from fedclade.compare.running import run_all, run_cell
+from fedclade.compare.study import PlannedRun
 from fedclade.errors import FedcladeError, unknown
 from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished
-from fedclade.reproduce.item import Cells, Counts, Item, Paper, Planned
+from fedclade.reproduce.item import Cells, Item, Paper, Planned
+from fedclade.reproduce.kinds import Counts
 from fedclade.reproduce.page import Page, can_draw
 from fedclade.reproduce.scale import SCALES, differences, whole
 from fedclade.settings import cores
@@ -55,7 +57,7 @@ def reproduce(
         runs = [[_planned_run(cell, seed, Path(out) / "runs", where) for seed in seeds] for cell in planned]
         failures = _run_missing([run for many in runs for run in many], workers or cores(), listener or Listener())
         cells = {
-            (cell.row, cell.column): (cell, [Finished(run.path, where) for run in many])
+            (cell.row, cell.column): (cell, [_opened(run, where) for run in many])
             for cell, many in zip(planned, runs, strict=True)
             if all(run.folder.is_finished for run in many)
         }
@@ -94,6 +96,12 @@ def _planned_run(cell: Planned, seed: int, folder: Path, data_dir: str | None) -
     settings = {**cell.settings, "seed": seed, **({"data_dir": data_dir} if data_dir else {})}
     label = ", ".join(word for word in (cell.row, cell.column) if word)
     return PlannedRun(label, seed, settings, folder / run_name(settings) / f"seed-{seed}")
+
+
+def _opened(run: PlannedRun, data_dir: str | None) -> Finished:
+    finished = Finished.open(run.path)
+    finished.data_dir = data_dir
+    return finished
 
 
 def run_name(settings: dict[str, Any]) -> str:

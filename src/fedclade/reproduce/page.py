@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.files import write_atomically
+from fedclade.tables import to_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
+
+Draw = Callable[["Figure"], None]  # into an empty figure
 
 MISSING = "-"
 
@@ -41,7 +44,7 @@ class Page:
     digits: Mapping[str, int]  # of each measure
     lines: Sequence[Line]
     notes: Sequence[str] = ()
-    draw: "Callable[[Figure], None] | None" = None
+    draw: Draw | None = None
     series: Sequence[Mapping[str, Any]] = ()  # a figure's points, for the CSV file
     failures: int = 0  # runs that did not end
 
@@ -57,7 +60,7 @@ class Page:
         for line in self.lines:
             row = list(line.words)
             for name, digits in self.digits.items():
-                row.append(_spread(line.ours.get(name, ()), digits))
+                row.append(_mean_and_std(line.ours.get(name, ()), digits))
                 if name in with_paper:
                     row += [_number(line.paper.get(name), digits), self._difference(line, name, digits)]
             rows.append(row)
@@ -80,8 +83,6 @@ class Page:
         return f"Made by {', '.join(word for word in words if word)}."
 
     def markdown(self) -> str:
-        from fedclade.compare import to_markdown
-
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {self.title}", f"{self.citation} {self.how}", to_markdown(self.table()), notes]
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -140,7 +141,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
-def _spread(values: Sequence[float | None], digits: int) -> str:
+def _mean_and_std(values: Sequence[float | None], digits: int) -> str:
     mean = mean_of(values)
     if mean is None:
         return MISSING

@@ -27,6 +27,15 @@ class Scale:
     settings: Layer = field(default_factory=dict)  # what every run is cut to
 
 
+def participation(share: float) -> dict[str, Any]:
+    """So large a share of the clients takes part in a round."""
+    return {"participation": share}
+
+
+def participation_in(settings: Layer) -> float:
+    return float(settings.get("participation", 1.0))
+
+
 def merged(*layers: Layer) -> dict[str, Any]:
     """One table of several: later layers win, tables inside are merged alike."""
     whole: dict[str, Any] = {}
@@ -40,20 +49,22 @@ def merged(*layers: Layer) -> dict[str, Any]:
 def combined(layers: Sequence[Layer]) -> dict[str, Any]:
     """The settings of one run, with what the layers say of its method put in."""
     name = merged(*layers)["method"]["name"]
-    own = []
+    resolved = []
     for layer in layers:
         special = layer.get("methods", {}).get(name, {})
         plain = {key: value for key, value in layer.items() if key != "methods"}
-        own.append(merged(plain, {"method": special}) if special else plain)
-    return merged(*own)
+        resolved.append(merged(plain, {"method": special}) if special else plain)
+    whole = merged(*resolved)
+    clients, wanted = whole.get("clients"), whole["method"].get("n_clusters")
+    if clients and isinstance(wanted, int) and wanted > clients:  # a scale that cuts the clients cuts the clusters
+        whole["method"] = {**whole["method"], "n_clusters": clients}
+    return whole
 
 
 def whole(settings: Layer) -> dict[str, Any]:
     """All that makes up a run but its seed: checked settings, with defaults filled in."""
     checked = settings_from(settings)
-    values = {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
-    method = checked.make_method().model_dump(mode="json")
-    return {**values, "method": {"name": checked.method["name"], **method}}
+    return {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
 
 
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:

@@ -3,7 +3,6 @@
 It decides nothing with what it sees, so a figure shows the same training that plain averaging gives.
 """
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,14 +11,21 @@ from fedclade.ask import Ask
 from fedclade.clients.tasks import Train
 from fedclade.clustering.bipartition import stability
 from fedclade.clustering.similarity import cosine_matrix, distance_matrix
-from fedclade.methods.base import About, Clusters, Method, RoundContext
+from fedclade.methods.base import About, Clusters, Method, RoundContext, remembered
 
 DECILES = np.linspace(0, 1, 11)
 RESTLESS = 0.1  # the share of a layer's weights that count as its most changing ones
 
 
+@remembered
+class LastUpdates:
+    updates: tuple[np.ndarray, ...] = ()  # of the last two rounds, (clients, weights) each
+
+
 class LayerWatch(Method):
     about: ClassVar[About] = About("FedAvg that keeps how alike updates are, layer by layer", "-")
+
+    State = LastUpdates
 
     keep: tuple[int, ...] = ()  # the rounds to keep; none: all
     past: bool = True  # also how updates turn and change from round to round, which takes the last two of each client
@@ -31,7 +37,8 @@ class LayerWatch(Method):
             return clusters
         updates = trained.stack() - model
         places = context.layout.layers
-        before = [past for past in clusters.notes.get("past", []) if past.shape == updates.shape]
+        last = () if clusters.state is None else clusters.state.updates
+        before = [past for past in last if past.shape == updates.shape]
         if not self.keep or context.round in self.keep:
             pictures = {
                 "layers": list(places),
@@ -43,8 +50,8 @@ class LayerWatch(Method):
             if len(before) == 2:
                 pictures |= turns(before[0], before[1], updates, list(places.values()), context.training.learning_rate)
             ask.record("layers", **pictures)
-        clusters = replace(clusters, models=clusters.averaged(trained).models)
-        return clusters.noting(past=[*before, updates][-2:]) if self.past else clusters
+        clusters = clusters.averaged(trained)
+        return clusters.remembering(LastUpdates((*before, updates)[-2:])) if self.past else clusters
 
 
 def turns(

@@ -1,11 +1,12 @@
 """A run folder: all that is known about a run, in files that other tools can read.
 
-    settings.json         the settings as used, with seed and versions
+    settings.json         every setting as used, what the run met, and the versions
     history.parquet       a row for each round and client: cluster, accuracy, loss, failures
     ledger.parquet        bytes by round, client, phase and direction
     clusters.json         who is in which cluster at the end, and the tree of splits
     models/               the models, one safetensors file a cluster, tensors named as in the network
-    clients/              what the clients remember: their own last models
+    held_out.parquet      which rows of own files were held out for testing
+    clients/              what the clients remember: their locally trained models
     records/              what a method kept to look at: distance matrices, trees, curves
     checkpoints/          the state after the last two rounds, from which a run resumes
     result.json           the outcome
@@ -18,13 +19,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedclade.errors import FedcladeError, listed
 from fedclade.files import flush_all, write_atomically, write_json
@@ -39,6 +38,11 @@ UNCOUNTED = frozenset({"measure", "server"})
 RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # needed to go on
 
 
+def _is_leftover(path: Path) -> bool:
+    """A file that a run leaves which is killed before it begins."""
+    return path.is_file() and path.name.startswith(".") and (path.suffix == ".part" or path.name == ".lock")
+
+
 class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -51,8 +55,19 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise run._unusable(error) from error
+        for left in run.path.iterdir():  # by a run that was killed before it began
+            left.unlink(missing_ok=True)
         write_json(run.path / "settings.json", settings)
         return run
+
+    def write_held_out(self, rows: Mapping[str, Any]) -> None:
+        """Which rows of their own files clients without test rows are tested on."""
+        import pandas as pd
+
+        if rows:
+            table = [{"client": client, "row": int(row)} for client, numbers in rows.items() for row in numbers]
+            path = self.path / "held_out.parquet"
+            write_atomically(path, partial(pd.DataFrame(table).to_parquet, index=False))
 
     def unused(self) -> "RunFolder":
         """This folder, after making sure that a run can begin in it."""
@@ -62,7 +77,7 @@ class RunFolder:
             if (self.path / "settings.json").exists():
                 go_on = f"go on with it by `fedclade resume {self.path}`, or choose another --out"
                 raise FedcladeError(f"{self.path} holds a run already: {go_on}")
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and not all(_is_leftover(path) for path in self.path.iterdir()):
                 raise FedcladeError(f"{self.path} exists and is not empty: choose another --out")
         except OSError as error:
             raise self._unusable(error) from error
@@ -75,12 +90,20 @@ class RunFolder:
     def open(cls, path: Path | str) -> "RunFolder":
         run = cls(path)
         if not (run.path / "settings.json").is_file():
+            left = list(run.path.iterdir()) if run.path.is_dir() else []
+            if left and all(_is_leftover(path) for path in left):
+                raise FedcladeError(
+                    f"the run in {run.path} was stopped before it began: give the same `fedclade run` again"
+                )
             raise FedcladeError(f"{run.path} is no run folder: it has no settings.json; give one that a run made")
         return run
 
     def __enter__(self) -> "RunFolder":
         """Hold the folder, so that no second process writes to it."""
-        self._lock = (self.path / ".lock").open("w")
+        try:
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise FedcladeError(f"cannot write to {self.path}: {error.strerror or error}") from error
         if os.name == "posix":
             self._take_lock(patience=0.2)  # who looks whether the run goes on holds the lock for a moment
         return self
@@ -165,7 +188,7 @@ class RunFolder:
                 write_atomically(path, partial(frame.to_parquet, index=False), flush=False)
         for name, record in records.items():
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
-        fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*", f"clients/*/*.{round:06d}.npy")
+        fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*")
         flush_all(path for pattern in fresh for path in self.path.glob(pattern))
         packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
         for old in self._checkpoints()[:-2]:
@@ -196,7 +219,10 @@ class RunFolder:
     def rewind(self, round: int) -> None:
         """Drop what later rounds left behind, and open a finished run again."""
         self._unfold()
+        self._check_complete(round)
         (self.path / "result.json").unlink(missing_ok=True)
+        for name in TABLES:
+            (self.path / f"{name}.parquet").unlink(missing_ok=True)
         for pattern in ("parts/*", "records/*", "checkpoints/*"):
             for path in self.path.glob(pattern):
                 number = path.name.split(".")[0]
@@ -206,41 +232,59 @@ class RunFolder:
     # The end
 
     def finish(
-        self, result: Mapping[str, Any], clusters: Mapping[str, Any], models: Mapping[int, Mapping[str, np.ndarray]]
+        self,
+        result: Mapping[str, Any],
+        clusters: Mapping[str, Any],
+        models: Mapping[int, Mapping[str, Any]],
+        facts: Mapping[str, str] | None = None,
     ) -> None:
+        """Write the outcome; `models` are complete state dicts, and `facts` what their files say of themselves."""
         for name in TABLES:
             frame = self.table(name)
             write_atomically(self.path / f"{name}.parquet", partial(frame.to_parquet, index=False))
         shutil.rmtree(self.path / "models", ignore_errors=True)
-        for cluster, tensors in models.items():
+        for cluster, state in models.items():
             path = self.path / "models" / f"cluster-{cluster}.safetensors"
-            whole = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-            write_atomically(path, partial(packing.save_tensors, arrays=whole))
+            write_atomically(path, partial(packing.save_state, state=state, facts=facts))
         write_json(self.path / "clusters.json", clusters)
         write_json(self.path / "result.json", result)
         shutil.rmtree(self.path / "parts", ignore_errors=True)
 
     def _unfold(self) -> None:
-        """Turn the tables of a finished run into parts again, so that it can go on."""
+        """Turn the tables of a finished run into parts again, where there are none, so that it can go on."""
         for name in TABLES:
             path = self.path / f"{name}.parquet"
-            if path.is_file() and self.is_finished:
-                frame = self.table(name)
-                for number, rows in frame.groupby("round"):
+            if path.is_file():
+                for number, rows in self._read(name, [path]).groupby("round"):
                     part = self.path / "parts" / f"{int(str(number)):06d}.{name}.parquet"
-                    write_atomically(part, partial(rows.to_parquet, index=False))
-            path.unlink(missing_ok=True)
+                    if not part.is_file():
+                        write_atomically(part, partial(rows.to_parquet, index=False))
+
+    def _check_complete(self, round: int) -> None:
+        """No round that counts may be missing from the history: it would be lost without a word."""
+        held = {int(path.name.split(".")[0]) for path in (self.path / "parts").glob("[0-9]*.history.parquet")}
+        missing = sorted(set(range(round + 1)) - held)
+        if missing:
+            raise FedcladeError(
+                f"the history of {self.path} lacks {'round' if len(missing) == 1 else 'rounds'} {listed(missing, 5)}: "
+                "put its files back from a copy, or begin a new run"
+            )
 
     # Reading
 
     def table(self, name: str) -> "pd.DataFrame":
         """`history` or `ledger`, of a finished run or of one under way."""
-        import pandas as pd
-
         whole = self.path / f"{name}.parquet"
         paths = sorted((self.path / "parts").glob(f"[0-9]*.{name}.parquet")) or ([whole] if whole.is_file() else [])
-        if whole.is_file() and self.is_finished:
+        if self.is_finished:
+            if not whole.is_file():
+                raise FedcladeError(f"{self.path} has no {name}.parquet any more: put it back from a copy")
             paths = [whole]
+        return self._read(name, paths)
+
+    def _read(self, name: str, paths: Sequence[Path]) -> "pd.DataFrame":
+        import pandas as pd
+
         try:
             frames = [pd.read_parquet(path) for path in paths]
         except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Official files -> arrays. `load("mnist")` finds a data set's files on this machine and reads them.
 
 Nothing is ever downloaded unless asked for: that is `get`. What lies on this machine already, and whether it is the
-official data, says `check`. A person's own data comes in through `from_arrays`, `from_datasets` and `from_folder`.
+official data, says `check`.
 """
 
 import re
@@ -10,8 +10,7 @@ from pathlib import Path
 from fedclade.data.federation import Dataset
 from fedclade.data.sources.catalogue import source_named, sources
 from fedclade.data.sources.download import get
-from fedclade.data.sources.own import from_arrays, from_datasets, from_folder
-from fedclade.data.sources.places import find, found
+from fedclade.data.sources.locate import find, found
 from fedclade.data.sources.report import FileState, Report, check
 from fedclade.data.sources.source import Source
 from fedclade.errors import FedcladeError, unknown
@@ -22,9 +21,6 @@ __all__ = [
     "Source",
     "check",
     "find",
-    "from_arrays",
-    "from_datasets",
-    "from_folder",
     "get",
     "load",
     "sources",

@@ -1,10 +1,14 @@
 """All data sets that `load` knows, by name."""
 
-from fedclade.data.sources import images, made, reviews, sensors
+from fedclade.data.sources import geotec, heart, images, leaf, reviews, sensors, synthetic
 from fedclade.data.sources.source import Source
 from fedclade.errors import unknown
 
-_CATALOGUE = {source.name: source for module in (images, made, sensors, reviews) for source in module.SOURCES}
+_CATALOGUE = {
+    source.name: source
+    for module in (images, leaf, synthetic, sensors, geotec, reviews, heart)
+    for source in module.SOURCES
+}
 
 
 def sources() -> dict[str, Source]:

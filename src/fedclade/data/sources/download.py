@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from fedclade.data.sources.archives import members
 from fedclade.data.sources.catalogue import source_named
-from fedclade.data.sources.places import package_folder, places
-from fedclade.data.sources.source import Shelf, Source, one_line, verdict
-from fedclade.errors import FedcladeError
+from fedclade.data.sources.locate import data_folders, package_folder
+from fedclade.data.sources.source import LocalCopy, Source, one_line, verdict
+from fedclade.errors import FedcladeError, listed
 
 
 def get(name: str, data_dir: Path | str | None = None, progress: bool = True, mirror: str | None = None) -> Path:
@@ -26,33 +26,37 @@ def get(name: str, data_dir: Path | str | None = None, progress: bool = True, mi
     source = source_named(name)
     if source.package:
         return package_folder(source)
-    place = places(data_dir)[0]
-    shelf = Shelf(source, place / name)
-    for present in (shelf, Shelf(source, place)):
+    place = data_folders(data_dir)[0]
+    copy = LocalCopy(source, place / name)
+    for present in (copy, LocalCopy(source, place)):
         if not _to_fetch(present):
             return present.folder
     mirror = mirror or os.environ.get("FEDCLADE_MIRROR")
     addresses = (f"{mirror.rstrip('/')}/{name}/",) if mirror else source.addresses
+    if not source.addresses:
+        raise FedcladeError(
+            f"{name} cannot be downloaded: put {listed(source.files)} from {source.page} into {copy.folder}"
+        )
     try:
-        shelf.folder.mkdir(parents=True, exist_ok=True)
-        for file in _to_fetch(shelf):
-            _fetch(source, addresses, shelf.folder / file, progress)
+        copy.folder.mkdir(parents=True, exist_ok=True)
+        for file in _to_fetch(copy):
+            _fetch(source, addresses, copy.folder / file, progress)
         if source.archive:
-            _unpack(shelf)
+            _unpack(copy)
     except OSError as error:
         raise FedcladeError(
-            f"{shelf.folder}: cannot be written ({one_line(error)}): choose another data folder"
+            f"{copy.folder}: cannot be written ({one_line(error)}): choose another data folder"
         ) from error
-    return shelf.folder
+    return copy.folder
 
 
-def _to_fetch(shelf: Shelf) -> list[str]:
+def _to_fetch(copy: LocalCopy) -> list[str]:
     """The files to download: those that are missing or have a wrong hash, or the archive that holds them."""
-    hashes = shelf.source.hashes
-    present = {shelf.source.archive: shelf.archive} if shelf.archive else shelf.loose
+    hashes = copy.source.hashes
+    present = {copy.source.archive: copy.archive} if copy.archive else copy.loose
     wrong = [name for name, path in present.items() if verdict(path, hashes.get(path.name)) == "wrong"]
-    lacking = [*shelf.missing, *wrong]
-    return [shelf.source.archive] if lacking and shelf.source.archive else lacking
+    lacking = [*copy.missing, *wrong]
+    return [copy.source.archive] if lacking and copy.source.archive else lacking
 
 
 def _fetch(source: Source, addresses: tuple[str, ...], target: Path, progress: bool) -> None:
@@ -104,17 +108,17 @@ def _in_words(error: OSError, address: str) -> str:
     return one_line(error)
 
 
-def _unpack(shelf: Shelf) -> None:
+def _unpack(copy: LocalCopy) -> None:
     """Takes the needed files, and only them, out of the archive, which is not needed any more then."""
-    archive = shelf.folder / shelf.source.archive
+    archive = copy.folder / copy.source.archive
     try:
-        with shelf.reading(archive):
-            for name, stream in members(archive, shelf.source.files):
-                _write(stream, shelf.folder / name)
+        with copy.reading(archive):
+            for name, stream in members(archive, copy.source.files):
+                _write(stream, copy.folder / name)
     finally:
         archive.unlink()
-    if shelf.missing:
-        raise shelf.damaged(archive, f"{shelf.missing[0]} is not in it")
+    if copy.missing:
+        raise copy.damaged(archive, f"{copy.missing[0]} is not in it")
 
 
 def _write(stream: IO[bytes], target: Path) -> None:

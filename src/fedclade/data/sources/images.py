@@ -8,7 +8,7 @@ import numpy as np
 
 from fedclade.data.federation import Dataset
 from fedclade.data.sources.mat import load_mat
-from fedclade.data.sources.source import Shelf, Source
+from fedclade.data.sources.source import LocalCopy, Source
 
 DIGITS = tuple("0123456789")
 GARMENTS = (
@@ -27,7 +27,7 @@ CIFAR100_NAMES = """
 """
 
 
-def digits_from_scikit_learn(shelf: Shelf, form: str) -> Dataset:
+def digits_from_scikit_learn(copy: LocalCopy, form: str) -> Dataset:
     """scikit-learn's 1,797 digits. It has no official test set: every fifth image of each digit is one."""
     from sklearn.datasets import load_digits
 
@@ -43,80 +43,82 @@ def digits_from_scikit_learn(shelf: Shelf, form: str) -> Dataset:
 IDX_FILES = tuple(f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
 
 
-def idx_images(shelf: Shelf, form: str) -> Dataset:
+def idx_images(copy: LocalCopy, form: str) -> Dataset:
     """MNIST and what copies its format: images and labels in four idx files, gzipped or not."""
     arrays, paths = {}, {}
-    for name, path, stream in shelf.streams():
+    for name, path, stream in copy.streams():
         paths[name] = path
-        with shelf.reading(path):
-            arrays[name] = _idx_array(shelf, path, stream.read(), dimensions=3 if "images" in name else 1)
+        with copy.reading(path):
+            arrays[name] = _idx_array(copy, path, stream.read(), dimensions=3 if "images" in name else 1)
     for images, labels in (IDX_FILES[:2], IDX_FILES[2:]):
         if len(arrays[images]) != len(arrays[labels]):
-            raise shelf.damaged(
+            raise copy.damaged(
                 paths[labels], f"it has {len(arrays[labels])} labels for the {len(arrays[images])} images of {images}"
             )
-        shelf.checked_labels(paths[labels], arrays[labels], 10)
+        copy.checked_labels(paths[labels], arrays[labels], 10)
     x, y, x_test, y_test = (arrays[name] for name in IDX_FILES)
     if x.shape[1:] != x_test.shape[1:]:
-        raise shelf.damaged(paths[IDX_FILES[2]], "its images are of another size than the training images")
-    classes = GARMENTS if shelf.source.name == "fashion-mnist" else DIGITS
-    return _images(shelf, [x[:, None], x_test[:, None]], [y, y_test], len(y), classes)
+        raise copy.damaged(paths[IDX_FILES[2]], "its images are of another size than the training images")
+    classes = GARMENTS if copy.source.name == "fashion-mnist" else DIGITS
+    return _images(copy, [x[:, None], x_test[:, None]], [y, y_test], len(y), classes)
 
 
-def _idx_array(shelf: Shelf, path: Path, data: bytes, dimensions: int) -> np.ndarray:
+def _idx_array(copy: LocalCopy, path: Path, data: bytes, dimensions: int) -> np.ndarray:
     if data[:2] == b"\x1f\x8b":  # by content, not by name: browsers unpack .gz files and keep the name
         data = gzip.decompress(data)
     magic = int.from_bytes(data[:4], "big")
     if magic != 0x0800 + dimensions:  # 08: unsigned bytes
-        raise shelf.damaged(path, f"its magic number is {magic}, not {0x0800 + dimensions}")
+        raise copy.damaged(path, f"its magic number is {magic}, not {0x0800 + dimensions}")
     shape = struct.unpack_from(f">{dimensions}I", data, 4)
     header = 4 + 4 * dimensions
     if len(data) - header != np.prod(shape, dtype=np.int64):
-        raise shelf.damaged(path, f"it holds {len(data) - header} bytes of {np.prod(shape, dtype=np.int64)}")
+        raise copy.damaged(path, f"it holds {len(data) - header} bytes of {np.prod(shape, dtype=np.int64)}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
-def cifar_images(shelf: Shelf, form: str) -> Dataset:
+def cifar_images(copy: LocalCopy, form: str) -> Dataset:
     """CIFAR-10 and CIFAR-100 (fine labels) in their binary form: label bytes, then 3 x 32 x 32 pixels a record."""
-    classes = tuple((CIFAR10_NAMES if shelf.source.name == "cifar10" else CIFAR100_NAMES).split())
-    label_bytes = 1 if shelf.source.name == "cifar10" else 2  # CIFAR-100: coarse, then fine
+    classes = tuple((CIFAR10_NAMES if copy.source.name == "cifar10" else CIFAR100_NAMES).split())
+    label_bytes = 1 if copy.source.name == "cifar10" else 2  # CIFAR-100: coarse, then fine
     images: dict[str, np.ndarray] = {}
     labels: dict[str, np.ndarray] = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
             data = np.frombuffer(stream.read(), np.uint8)
         size = label_bytes + 3072
         if len(data) == 0 or len(data) % size:
-            raise shelf.damaged(path, f"it holds {len(data)} bytes, which is no whole number of {size}-byte records")
+            raise copy.damaged(path, f"it holds {len(data)} bytes, which is no whole number of {size}-byte records")
         records = data.reshape(-1, size)
-        labels[name] = shelf.checked_labels(path, records[:, label_bytes - 1], len(classes))
+        labels[name] = copy.checked_labels(path, records[:, label_bytes - 1], len(classes))
         images[name] = records[:, label_bytes:].reshape(-1, 3, 32, 32)
-    files = shelf.source.files
+    files = copy.source.files
     n_train = sum(len(labels[name]) for name in files[:-1])
-    return _images(shelf, [images[name] for name in files], [labels[name] for name in files], n_train, classes)
+    return _images(copy, [images[name] for name in files], [labels[name] for name in files], n_train, classes)
 
 
-def svhn_images(shelf: Shelf, form: str) -> Dataset:
+def svhn_images(copy: LocalCopy, form: str) -> Dataset:
     """Street View House Numbers, cropped: MATLAB files with `X` (32, 32, 3, n) and `y` (n, 1), where 10 is digit 0."""
     images, labels = {}, {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
             contents = load_mat(stream.read(), ("X", "y"))
             if "X" not in contents or "y" not in contents:
-                raise shelf.damaged(path, "it has no variables X and y")
+                raise copy.damaged(path, "it has no variables X and y")
             x, y = contents["X"], np.ravel(contents["y"])
         if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3):
-            raise shelf.damaged(path, f"X is {x.dtype} of shape {x.shape}, not uint8 of shape (32, 32, 3, images)")
+            raise copy.damaged(path, f"X is {x.dtype} of shape {x.shape}, not uint8 of shape (32, 32, 3, images)")
         if len(y) != x.shape[3] or not np.isin(y, np.arange(1, 11)).all():
-            raise shelf.damaged(path, f"y must hold a label from 1 to 10 for each of the {x.shape[3]} images")
+            raise copy.damaged(path, f"y must hold a label from 1 to 10 for each of the {x.shape[3]} images")
         images[name], labels[name] = x.transpose(3, 2, 0, 1), y.astype(np.int64) % 10
-    train, test = shelf.source.files
-    return _images(shelf, [images[train], images[test]], [labels[train], labels[test]], len(labels[train]), DIGITS)
+    train, test = copy.source.files
+    return _images(copy, [images[train], images[test]], [labels[train], labels[test]], len(labels[train]), DIGITS)
 
 
-def _images(shelf: Shelf, x: list[np.ndarray], y: list[np.ndarray], n_train: int, classes: tuple[str, ...]) -> Dataset:
+def _images(
+    copy: LocalCopy, x: list[np.ndarray], y: list[np.ndarray], n_train: int, classes: tuple[str, ...]
+) -> Dataset:
     pixels = np.concatenate(x, out=np.empty((sum(map(len, x)), *x[0].shape[1:]), np.uint8))
-    return Dataset(shelf.source.name, pixels, np.concatenate(y).astype(np.int64), n_train, classes)
+    return Dataset(copy.source.name, pixels, np.concatenate(y).astype(np.int64), n_train, classes)
 
 
 SOURCES = (

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedclade.data.sources.catalogue import source_named
-from fedclade.data.sources.places import fullest, missing_files, package_folder
-from fedclade.data.sources.source import Shelf, verdict
+from fedclade.data.sources.locate import fullest, missing_files, package_folder
+from fedclade.data.sources.source import LocalCopy, verdict
 from fedclade.errors import FedcladeError
 
 
@@ -37,26 +37,26 @@ class Report:
 def check(name: str, data_dir: Path | str | None = None) -> Report:
     """Which files of a data set are here, whether they are the official ones, and how many rows each class has."""
     source = source_named(name)
-    shelf = Shelf(source, package_folder(source)) if source.package else fullest(source, data_dir)
-    files = _file_states(shelf)
-    if shelf.missing:
-        return Report(name, shelf.folder, files, problem=str(missing_files(shelf, data_dir)))
+    copy = LocalCopy(source, package_folder(source)) if source.package else fullest(source, data_dir)
+    files = _file_states(copy)
+    if copy.missing:
+        return Report(name, copy.folder, files, problem=str(missing_files(copy, data_dir)))
     try:
-        data = source.read(shelf, "")
+        data = source.read(copy, "")
     except FedcladeError as error:
-        return Report(name, shelf.folder, files, problem=str(error))
+        return Report(name, copy.folder, files, problem=str(error))
     train = np.bincount(data.y[: data.n_train], minlength=data.n_classes)
     test = np.bincount(data.y[data.n_train :], minlength=data.n_classes)
     rows = {label: (int(train[i]), int(test[i])) for i, label in enumerate(data.classes)}
-    return Report(name, shelf.folder, files, rows)
+    return Report(name, copy.folder, files, rows)
 
 
-def _file_states(shelf: Shelf) -> tuple[FileState, ...]:
-    loose = shelf.loose
-    if shelf.archive and len(loose) < len(shelf.source.files):
-        loose = {**loose, shelf.source.archive: shelf.archive}
+def _file_states(copy: LocalCopy) -> tuple[FileState, ...]:
+    loose = copy.loose
+    if copy.archive and len(loose) < len(copy.source.files):
+        loose = {**loose, copy.source.archive: copy.archive}
     here = [
-        FileState(name, path, path.stat().st_size, verdict(path, shelf.source.hashes.get(path.name)))
+        FileState(name, path, path.stat().st_size, verdict(path, copy.source.hashes.get(path.name)))
         for name, path in loose.items()
     ]
-    return (*here, *(FileState(name, None, 0, "missing") for name in shelf.missing))
+    return (*here, *(FileState(name, None, 0, "missing") for name in copy.missing))

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.data.federation import Dataset
-from fedclade.data.sources.source import Shelf, Source
+from fedclade.data.sources.source import LocalCopy, Source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,24 +23,24 @@ DEFAULT_FORM = "hash-512"
 CHUNK = 5_000  # reviews turned to numbers at a time, so that memory holds the result and little else
 
 
-def drug_reviews(shelf: Shelf, form: str) -> Dataset:
+def drug_reviews(copy: LocalCopy, form: str) -> Dataset:
     """Drugs.com reviews as float32 features, with the stars as classes 0 .. 9."""
     import pandas as pd
 
     tables = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
-            tables[name] = _table(shelf, path, stream)
-    train, test = (tables[name] for name in shelf.source.files)
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
+            tables[name] = _table(copy, path, stream)
+    train, test = (tables[name] for name in copy.source.files)
     owners = _drugs_to_keep(train, test)
     if not owners:
-        raise shelf.damaged(shelf.folder, f"no drug has {FEWEST_REVIEWS} reviews in {' and '.join(shelf.source.files)}")
+        raise copy.damaged(copy.folder, f"no drug has {FEWEST_REVIEWS} reviews in {' and '.join(copy.source.files)}")
     train, test = (table[table["drugName"].isin(owners)] for table in (train, test))
     rows = pd.concat([train, test], ignore_index=True)
-    with shelf.reading(shelf.folder / shelf.source.files[0]):
+    with copy.reading(copy.folder / copy.source.files[0]):
         features = _features(rows["review"], len(train), form or DEFAULT_FORM)
     return Dataset(
-        f"{shelf.source.name}:{form}" if form else shelf.source.name,
+        f"{copy.source.name}:{form}" if form else copy.source.name,
         features,
         rows["rating"].to_numpy(np.int64) - 1,
         len(train),
@@ -50,7 +50,7 @@ def drug_reviews(shelf: Shelf, form: str) -> Dataset:
     )
 
 
-def _table(shelf: Shelf, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
+def _table(copy: LocalCopy, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
     """Drug, review and rating of one file, each of them checked."""
     import pandas as pd
 
@@ -60,7 +60,7 @@ def _table(shelf: Shelf, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
     bad = ~table["rating"].isin(range(1, 11)).to_numpy()
     if bad.any():
         row = int(bad.argmax())
-        raise shelf.damaged(path, f"the rating of review {row + 1} is {table['rating'].iloc[row]}, not 1 to 10")
+        raise copy.damaged(path, f"the rating of review {row + 1} is {table['rating'].iloc[row]}, not 1 to 10")
     return table
 
 

@@ -15,10 +15,10 @@ from typing import IO
 
 import numpy as np
 
-from fedclade.data.federation import Dataset
+from fedclade.data.federation import Dataset, natural_order
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
-from fedclade.data.sources.source import Shelf, Source
+from fedclade.data.sources.source import LocalCopy, Source
 from fedclade.errors import FedcladeError
 
 
@@ -26,8 +26,9 @@ from fedclade.errors import FedcladeError
 class Recording:
     values: np.ndarray  # (time, channels) float32
     label: int
-    person: int
+    owner: str
     test: bool
+    group: int | None = None  # the owner's hidden group, where that is known
 
 
 def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...], window: int = 0) -> Dataset:
@@ -38,8 +39,9 @@ def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...],
     n_train = sum(count for count, recording in zip(counts, recordings, strict=True) if not recording.test)
     if n_train == 0 or n_train == sum(counts):
         raise FedcladeError(f"{name}: the files hold no whole window of {window} rows to train on or to test on")
-    people = sorted({recording.person for recording in recordings})
-    number = {person: i for i, person in enumerate(people)}
+    owners = sorted({recording.owner for recording in recordings}, key=natural_order)
+    number = {owner: place for place, owner in enumerate(owners)}
+    groups = {recording.owner: recording.group for recording in recordings if recording.group is not None}
     x = np.concatenate(cut, out=np.empty((sum(counts), *cut[0].shape[1:]), np.float32))
     standardise(x, n_train)
     return Dataset(
@@ -48,8 +50,9 @@ def dataset_of(name: str, recordings: list[Recording], classes: tuple[str, ...],
         np.repeat([recording.label for recording in recordings], counts).astype(np.int64),
         n_train,
         classes,
-        owner=np.repeat([number[recording.person] for recording in recordings], counts).astype(np.int64),
-        owners=tuple(f"person-{person}" for person in people),
+        owner=np.repeat([number[recording.owner] for recording in recordings], counts).astype(np.int64),
+        owners=tuple(owners),
+        groups=tuple(groups[owner] for owner in owners) if len(groups) == len(owners) else (),
     )
 
 
@@ -58,6 +61,21 @@ def windows(values: np.ndarray, length: int) -> np.ndarray:
     if len(values) < length:
         return np.empty((0, values.shape[1], length), values.dtype)
     return np.lib.stride_tricks.sliding_window_view(values, length, axis=0)[:: length // 2]
+
+
+def csv_columns(data: bytes, signals: list[str], label: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """(time, channels) of a recording's signals, and its column of labels."""
+    import pyarrow
+    from pyarrow import csv
+
+    types = {**dict.fromkeys(signals, pyarrow.float32()), **({label: pyarrow.string()} if label else {})}
+    table = csv.read_csv(
+        pyarrow.BufferReader(data),
+        csv.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
+        convert_options=csv.ConvertOptions(include_columns=list(types), column_types=types),
+    )
+    values = np.column_stack([table[signal].to_numpy() for signal in signals])
+    return values, np.array(table[label].to_pylist() if label else [], dtype=object)
 
 
 def standardise(x: np.ndarray, n_train: int) -> None:
@@ -87,20 +105,20 @@ MOTIONSENSE_WINDOW = 128  # 2.56 s at 50 Hz
 FIRST_SHORT_TRIAL = 11  # trials 1-9 are long, 11-16 short; the authors test on the short ones
 
 
-def motionsense(shelf: Shelf, form: str) -> Dataset:
+def motionsense(copy: LocalCopy, form: str) -> Dataset:
     """MotionSense, straight from its zip: windows of 128 rows, or (form `rows`) every row by itself."""
     recordings = []
-    for _, path, stream in shelf.streams():
-        with shelf.reading(path), zipfile.ZipFile(stream) as archive:
+    for _, path, stream in copy.streams():
+        with copy.reading(path), zipfile.ZipFile(stream) as archive:
             for activity, trial, person, member in _motionsense_trials(archive):
                 where = path / member.filename
-                with shelf.reading(where):
-                    values = shelf.checked_values(where, _motionsense_rows(archive.read(member)))
+                with copy.reading(where):
+                    values = copy.checked_values(where, csv_columns(archive.read(member), MOTIONSENSE_SIGNALS)[0])
                 label = list(MOTIONSENSE_ACTIVITIES).index(activity)
-                recordings.append(Recording(values, label, person, test=trial >= FIRST_SHORT_TRIAL))
+                recordings.append(Recording(values, label, f"person-{person}", test=trial >= FIRST_SHORT_TRIAL))
         if not recordings:
-            raise shelf.damaged(path, "it holds no <activity>_<trial>/sub_<person>.csv")
-    name = f"{shelf.source.name}:{form}" if form else shelf.source.name
+            raise copy.damaged(path, "it holds no <activity>_<trial>/sub_<person>.csv")
+    name = f"{copy.source.name}:{form}" if form else copy.source.name
     window = 0 if form == "rows" else MOTIONSENSE_WINDOW
     return dataset_of(name, recordings, tuple(MOTIONSENSE_ACTIVITIES.values()), window)
 
@@ -124,21 +142,6 @@ def _motionsense_trials(archive: zipfile.ZipFile) -> list[tuple[str, int, int, z
     ]
 
 
-def _motionsense_rows(data: bytes) -> np.ndarray:
-    import pyarrow
-    from pyarrow import csv
-
-    table = csv.read_csv(
-        pyarrow.BufferReader(data),
-        csv.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
-        convert_options=csv.ConvertOptions(
-            include_columns=MOTIONSENSE_SIGNALS,
-            column_types=dict.fromkeys(MOTIONSENSE_SIGNALS, pyarrow.float32()),
-        ),
-    )
-    return np.column_stack([column.to_numpy() for column in table.columns])
-
-
 # --- USC-HAD ----------------------------------------------------------------------------------------------------------
 
 USC_HAD_ACTIVITIES = (
@@ -155,21 +158,21 @@ USC_HAD_WINDOW = 200  # 2 s at 100 Hz
 USC_HAD_TEST_TRIAL = 5  # there is no official test set: the last of five trials is one
 
 
-def usc_had(shelf: Shelf, form: str) -> Dataset:
+def usc_had(copy: LocalCopy, form: str) -> Dataset:
     """USC-HAD: windows of 200 rows of 6 axes; the fifth trial of every activity is for testing.
 
     The label comes from the file's name, because the fields inside are not spelled alike in all 840 files.
     """
     recordings = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
             contents = load_mat(stream.read(), ("sensor_readings",))
             values = np.asarray(contents.get("sensor_readings", ()))
             if values.ndim != 2 or values.shape[1] != 6:
-                raise shelf.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")
-            values = shelf.checked_values(path, values)
+                raise copy.damaged(path, f"sensor_readings has shape {values.shape}, not (rows, 6)")
+            values = copy.checked_values(path, values)
         person, activity, trial = (int(number) for number in re.findall(r"\d+", name))
-        recordings[name] = Recording(values, activity - 1, person, test=trial == USC_HAD_TEST_TRIAL)
+        recordings[name] = Recording(values, activity - 1, f"person-{person}", test=trial == USC_HAD_TEST_TRIAL)
     in_order = [recordings[name] for name in USC_HAD_FILES]
     return dataset_of("usc-had", in_order, USC_HAD_ACTIVITIES, USC_HAD_WINDOW)
 
@@ -191,7 +194,7 @@ PPG_WINDOW = 32  # 8 s, the window of the data set's authors
 PPG_TEST_FRACTION = 0.2
 
 
-def ppg_dalia(shelf: Shelf, form: str) -> Dataset:
+def ppg_dalia(copy: LocalCopy, form: str) -> Dataset:
     """PPG-DaLiA at the 4 Hz of its activity track: every tick is a row, or (form `windows`) 32 ticks are a window.
 
     A tick's 20 features are the mean of each of the 11 channels over its quarter of a second, then the standard
@@ -199,15 +202,15 @@ def ppg_dalia(shelf: Shelf, form: str) -> Dataset:
     official test set: the last fifth of every stretch of one activity is one.
     """
     recordings = {}
-    for name, path, stream in shelf.streams():
-        with shelf.reading(path):
-            recordings[name] = list(_ppg_recordings(shelf, path, stream, person=int(name[1 : name.index("/")])))
+    for name, path, stream in copy.streams():
+        with copy.reading(path):
+            recordings[name] = list(_ppg_recordings(copy, path, stream, f"person-{name[1 : name.index('/')]}"))
     in_order = [recording for name in PPG_FILES for recording in recordings[name]]
-    name = f"{shelf.source.name}:{form}" if form else shelf.source.name
+    name = f"{copy.source.name}:{form}" if form else copy.source.name
     return dataset_of(name, in_order, PPG_ACTIVITIES, PPG_WINDOW if form == "windows" else 0)
 
 
-def _ppg_recordings(shelf: Shelf, path: Path, stream: IO[bytes], person: int) -> Iterator[Recording]:
+def _ppg_recordings(copy: LocalCopy, path: Path, stream: IO[bytes], person: str) -> Iterator[Recording]:
     contents = load_plain_pickle(stream)
     try:
         activity = np.ravel(contents["activity"])
@@ -216,12 +219,12 @@ def _ppg_recordings(shelf: Shelf, path: Path, stream: IO[bytes], person: int) ->
             for device, signal, _, channels in PPG_SIGNALS
         ]
     except (KeyError, TypeError, IndexError) as error:
-        raise shelf.damaged(path, f"it has no {error}") from error
+        raise copy.damaged(path, f"it has no {error}") from error
     if not np.isin(activity, np.arange(9)).all():
-        raise shelf.damaged(path, "its activities are not numbers from 0 to 8")
+        raise copy.damaged(path, "its activities are not numbers from 0 to 8")
     ticks = min(len(activity), *(len(s) // rate for s, (_, _, rate, _) in zip(signals, PPG_SIGNALS, strict=True)))
     activity = activity[:ticks].astype(np.int64)
-    features = shelf.checked_values(path, _tick_features(signals, ticks))
+    features = copy.checked_values(path, _tick_features(signals, ticks))
     edges = [0, *(np.flatnonzero(np.diff(activity)) + 1), ticks]
     for start, stop in pairwise(edges):
         if stop > start and activity[start] > 0:

@@ -1,7 +1,7 @@
 """What a source is: the official files of one data set, where they come from, and how they are read.
 
-A `Source` is a plain record; a `Shelf` is its files in one folder, wherever in it they lie: loose, in the folder
-that the official archive unpacks to, or still inside that archive.
+A `Source` is a plain record; a `LocalCopy` is its files in one folder of this machine, wherever in it they lie: loose,
+in the folder that the official archive unpacks to, or still inside that archive.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from fedclade.data.federation import Dataset
+from fedclade.data.federation import Dataset, natural_order
 from fedclade.data.sources.archives import members
 from fedclade.errors import FedcladeError
 
@@ -27,9 +27,11 @@ class Source:
     description: str  # one line
     licence: str
     page: str  # the official page, for people
-    read: Callable[["Shelf", str], Dataset]  # the official files in one form -> rows
-    files: tuple[str, ...] = ()  # what it needs, named as in its folder
-    addresses: tuple[str, ...] = ()  # where the files (or the archive) lie on the web, in the order to try
+    read: Callable[["LocalCopy", str], Dataset]  # the official files in one form -> rows
+    files: tuple[str, ...] = ()  # what it needs, named as in its folder; `*` stands for anything
+    addresses: tuple[
+        str, ...
+    ] = ()  # where the files (or the archive) lie on the web, to try in order; (): not one by one
     archive: str = ""  # the official archive that holds the files, if they do not lie there one by one
     unpacks_to: tuple[str, ...] = ()  # folders inside the archive: files may lie in them as well
     forms: tuple[str, ...] = ()  # what may follow the name and a colon; N stands for a number
@@ -37,20 +39,24 @@ class Source:
     package: str = ""  # the Python package that carries the data, where nothing has to be fetched
 
 
-class Shelf:
-    """The files of one source in one folder."""
+class LocalCopy:
+    """The files of one source in one folder of this machine."""
 
     def __init__(self, source: Source, folder: Path) -> None:
         self.source = source
         self.folder = folder
 
-    def path(self, name: str) -> Path | None:
-        """Where a needed file lies loose: under its own name, or without its `.gz`."""
+    def paths(self, name: str) -> dict[str, Path]:
+        """Where needed files lie loose: under their own name, or without its `.gz`; `*` stands for anything."""
         for place in (self.folder, *(self.folder / inner for inner in self.source.unpacks_to)):
             for spelling in (name, name.removesuffix(".gz")):
+                if "*" in spelling and (
+                    found := sorted(place.glob(spelling), key=lambda path: natural_order(path.name))
+                ):
+                    return {path.relative_to(place).as_posix(): path for path in found}
                 if (place / spelling).is_file():
-                    return place / spelling
-        return None
+                    return {name: place / spelling}
+        return {}
 
     @property
     def archive(self) -> Path | None:
@@ -59,12 +65,12 @@ class Shelf:
 
     @property
     def loose(self) -> dict[str, Path]:
-        return {name: path for name in self.source.files if (path := self.path(name))}
+        return {name: path for wanted in self.source.files for name, path in self.paths(wanted).items()}
 
     @property
     def missing(self) -> list[str]:
         """Files that are neither loose nor (as far as one can tell without opening it) in the archive."""
-        return [] if self.archive else [name for name in self.source.files if self.path(name) is None]
+        return [] if self.archive else [name for name in self.source.files if not self.paths(name)]
 
     def streams(self) -> Iterator[tuple[str, Path, IO[bytes]]]:
         """(needed name, path to blame in errors, open file) of every needed file; from an archive, in its order."""
@@ -72,7 +78,7 @@ class Shelf:
         for name, path in loose.items():
             with self.reading(path), path.open("rb") as file:
                 yield name, path, file
-        wanted = [name for name in self.source.files if name not in loose]
+        wanted = [name for name in self.source.files if not self.paths(name)]
         if wanted and self.archive:
             with self.reading(self.archive):
                 for name, stream in members(self.archive, wanted):
@@ -82,10 +88,8 @@ class Shelf:
             raise self.damaged(self.archive or self.folder, f"{wanted[0]} is not in it")
 
     def damaged(self, path: Path, what: str) -> FedcladeError:
-        return FedcladeError(
-            f"{path}: {what}: it is not the official file; "
-            f"delete it and get it again with `fedclade data get {self.source.name}`"
-        )
+        again = f"with `fedclade data get {self.source.name}`" if self.source.addresses else f"from {self.source.page}"
+        return FedcladeError(f"{path}: {what}: it is not the official file; delete it and get it again {again}")
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:

@@ -1,0 +1,94 @@
+"""One place that makes a run from its settings: federation, networks, engine, loop. Every way in comes through here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedclade.data import Federation, federation_of
+from fedclade.errors import FedcladeError
+from fedclade.methods import Method
+from fedclade.models.assigned import Networks, Spec, specs_of
+from fedclade.rounds import Loop, Progress
+from fedclade.runs.folder import RunFolder
+from fedclade.runs.record import IN_PYTHON
+from fedclade.settings import Settings
+from fedclade.tracking import tracking
+
+if TYPE_CHECKING:
+    from fedclade.ask import Engine
+
+
+def make_federation(settings: Settings, data: Any = None) -> Federation:
+    """The clients of a run; `data` are those that were given in Python."""
+    federation = federation_of(
+        settings.data if data is None else data,
+        settings.split,
+        settings.clients,
+        settings.seed,
+        settings.test_view,
+        settings.data_dir,
+        options=settings.data_options,
+    )
+    return federation.limited(settings.rows, settings.seed)
+
+
+def make_networks(
+    method: Method, model: Any, clients: Sequence[str], input_shape: tuple[int, ...], n_classes: int
+) -> Networks:
+    """The networks of a run. A model that does not fit the rows is known now."""
+    networks = method.networks(specs_of(model), clients, input_shape, n_classes)
+    for factory in networks.factories.values():
+        factory()
+    return networks
+
+
+def model_name(specs: Sequence[Spec]) -> str:
+    """What a record says of the models that were named."""
+    return ",".join(specs) if all(isinstance(spec, str) for spec in specs) else IN_PYTHON  # type: ignore[arg-type]
+
+
+def check_number_of_clusters(method: Method, n_clients: int) -> None:
+    """More clusters than clients were asked for by mistake; a default that is too large gives one to each."""
+    wanted = getattr(method, "n_clusters", None)
+    if isinstance(wanted, int) and wanted > n_clients and "n_clusters" in method.model_fields_set:
+        raise FedcladeError(f"n_clusters is {wanted}, but there are {n_clients} clients: ask for at most so many")
+
+
+def make_engine(folder: RunFolder, settings: Settings, federation: Federation, networks: Networks) -> "Engine":
+    shared: dict[str, Any] = {
+        "seed": settings.seed,
+        "training": settings.training,
+        "memory": folder.path / "clients",
+        "task": settings.task,
+        "device": settings.device,
+        "workers": settings.workers,
+        "timeout": settings.timeout,
+    }
+    if settings.engine == "flower-sim":
+        from fedclade.engines.simulation import simulated_engine
+
+        return simulated_engine(federation, networks, **shared)
+    from fedclade.engines.local import local_engine
+
+    return local_engine(federation, networks, **shared)
+
+
+def go(
+    folder: RunFolder,
+    settings: Settings,
+    make: Callable[[], "Engine"],
+    clients: Sequence[str],
+    *,
+    groups: Mapping[str, int] | None = None,
+    about: Mapping[str, Any] | None = None,
+    on_round: Callable[[Progress], None] | None = None,
+    trackers: Sequence[str] = (),
+    forget_memory: bool = False,
+) -> None:
+    """Run a run to its end, from wherever its folder stands; `make` makes the engine once the folder is held."""
+    hear = on_round or (lambda progress: None)
+    with folder, tracking(trackers, folder, settings, hear) as told:
+        engine = make()
+        try:
+            Loop(settings, engine, folder, tuple(clients), groups, about, told, forget_memory).go()
+        finally:
+            engine.close()

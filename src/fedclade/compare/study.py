@@ -1,0 +1,101 @@
+"""What is compared with what: a study is a grid of settings and seeds, and every cell of it an ordinary run."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedclade.errors import FedcladeError
+from fedclade.runs.folder import RunFolder
+
+
+class Cell(BaseModel):
+    """One row of the table: a label, and the settings in which it differs from the others."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    label: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Study(BaseModel):
+    """What is compared with what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = "Comparison"
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    target: float | None = None  # an accuracy: the table says after how many rounds and bytes it is reached
+    settings: dict[str, Any] = Field(default_factory=dict)  # what all cells share
+    cells: tuple[Cell, ...] = Field(min_length=1)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Study":
+        from fedclade.settings import in_one_line, settings_from
+
+        try:
+            study = cls(**values)
+        except ValidationError as error:
+            raise FedcladeError(in_one_line(error, "study", cls.model_fields)) from None
+        labels = [cell.label for cell in study.cells]
+        if len(set(labels)) < len(labels):
+            raise FedcladeError("study: two cells have the same label: give each its own")
+        for cell in study.cells:  # what is wrong must be known before hours of work
+            settings_from(study.settings_of(cell))
+        return study
+
+    def settings_of(self, cell: Cell) -> dict[str, Any]:
+        from fedclade.settings import merged
+
+        return merged(self.settings, cell.settings)
+
+    def runs(self, out: Path) -> "list[PlannedRun]":
+        return [
+            PlannedRun(
+                cell.label,
+                seed,
+                {**self.settings_of(cell), "seed": seed},
+                out / _name(cell.label) / f"seed-{seed}",
+            )
+            for cell in self.cells
+            for seed in self.seeds
+        ]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    label: str
+    seed: int
+    settings: Mapping[str, Any]
+    path: Path
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+    def check(self) -> None:
+        """Refuse to take a run for this one that was made with other settings."""
+        from fedclade.settings import settings_from
+
+        if not (self.path / "settings.json").is_file():
+            return
+        made = self.folder.settings["settings"]
+        wanted = settings_from(self.settings).model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
+        if wanted["model"] is None:  # the default, whose name is recorded
+            wanted["model"] = made["model"]
+        for name in wanted.keys() & made.keys():  # older runs may know fewer settings
+            if wanted[name] != made[name]:
+                raise FedcladeError(
+                    f"{self.path} was made with {name} = {made[name]!r}, not {wanted[name]!r}: "
+                    "delete it, or choose another --out"
+                )
+
+
+def _name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "cell"

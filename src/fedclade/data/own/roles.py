@@ -1,0 +1,120 @@
+"""Tables -> clients' rows: which column is the label, and which name the client, its group and its test rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedclade.data.options import DataOptions
+from fedclade.data.own.labels import Labels, labels_of_numbers, labels_of_texts
+from fedclade.data.own.rows import OwnRows
+from fedclade.data.own.tables import Table, check_readable, header_hint, is_text, numbers_of, texts_of
+from fedclade.errors import FedcladeError, listed
+
+
+def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> OwnRows:
+    """A client's rows out of its table."""
+    table = _checked(table, options, where)
+    test = group = None
+    features = table
+    if split := _optional(table, options, "split", where):
+        test = _is_test(table[split], f"{where}: column {split!r}")
+        features = features.without([split])
+    if grouping := _optional(table, options, "group", where):
+        check_readable(table[grouping], table.raw, f"{where}: column {grouping!r}")
+        group = _constant(table[grouping], f"{where}: column {grouping!r}")
+        features = features.without([grouping])
+    if len(features.names) < 2:
+        raise FedcladeError(
+            f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
+        )
+    label, remarks = _label_column(features, options, where), list(table.remarks)
+    if label not in ("label", "y") and options.label is None:
+        remarks.append(f"the label is the last column, {label!r} (data.label names another)")
+    labels = _labels(table[label], table.raw, f"{where}: column {label!r}", options)
+    features = features.without([label])
+    for column_name, column in zip(features.names, features.columns, strict=True):
+        check_readable(column, table.raw, f"{where}: column {column_name!r}")
+    return OwnRows(name, features, labels, test, group, where=where, remarks=tuple(remarks))
+
+
+def _checked(table: Table, options: DataOptions, where: str) -> Table:
+    """Without ignored columns and the index that pandas writes."""
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise FedcladeError(
+            f"{where}: two columns are named {twice!r}: give each its own name{header_hint(table.names)}"
+        )
+    strange = [name for name in options.ignore if name not in table.names]
+    if strange:
+        raise FedcladeError(f"{where}: data.ignore names {strange[0]!r}, but its columns are {listed(table.names)}")
+    index = [name for name in table.names if not name or name.startswith("__index_level_")]
+    table = table.without([*options.ignore, *index])
+    if len(table) == 0:
+        raise FedcladeError(f"{where}: it has no rows: give the client some, or leave it out")
+    return table
+
+
+def _label_column(table: Table, options: DataOptions, where: str) -> str:
+    if options.label is not None:
+        return _named(table, options.label, "label", where)
+    return next((name for name in ("label", "y") if name in table.names), table.names[-1])
+
+
+def _named(table: Table, name: str, role: str, where: str) -> str:
+    if name not in table.names:
+        raise FedcladeError(f"{where}: data.{role} is {name!r}, but its columns are {listed(table.names)}")
+    return name
+
+
+def _optional(table: Table, options: DataOptions, role: str, where: str) -> str | None:
+    """The column named for a role, or the one that is called like it."""
+    chosen = getattr(options, role)
+    if chosen is not None:
+        return _named(table, chosen, role, where)
+    return role if role in table.names else None
+
+
+def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
+    numbers = numbers_of(column, raw)
+    if is_text(column) and (numbers is None or (np.isnan(numbers) | (numbers == np.rint(numbers))).all()):
+        return labels_of_texts(texts_of(column), raw, where, options.max_classes)
+    check_readable(column, raw, where)
+    assert numbers is not None
+    return labels_of_numbers(numbers, where, options.max_classes)
+
+
+def _is_test(column: Any, where: str) -> np.ndarray:
+    words = texts_of(column) if is_text(column) else np.array([None])
+    if not set(words) <= {"train", "test"}:
+        raise FedcladeError(f"{where} holds something other than train and test: use only these two")
+    return words == "test"
+
+
+def _constant(column: Any, where: str) -> Any:
+    values = list(dict.fromkeys(texts_of(column)))
+    if len(values) > 1:
+        raise FedcladeError(f"{where} changes from row to row: a client belongs to one group")
+    return values[0]
+
+
+def rows_by_client(table: Table, options: DataOptions, where: str) -> list[OwnRows]:
+    """The rows of every client out of one table that names the client of each row."""
+    import pandas as pd
+
+    if options.client is None:
+        raise FedcladeError(f"{where}: say which column names the client of a row (data.client): {listed(table.names)}")
+    column = table[_named(table, options.client, "client", where)]
+    if len(table) == 0:
+        raise FedcladeError(f"{where}: it has no rows: give it some")
+    check_readable(column, table.raw, f"{where}: column {options.client!r}")
+    codes, names = pd.factorize(texts_of(column))
+    if (codes < 0).any():
+        raise FedcladeError(f"{where}: row {int(np.argmax(codes < 0))} names no client in column {options.client!r}")
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    features = table.without([options.client])
+    return [
+        replace(rows_of_table(str(name), features.take(rows), options, f"client {str(name)!r}"), numbers=rows)
+        for name, rows in zip(names, parts, strict=True)
+    ]

@@ -1,0 +1,173 @@
+"""Tables, and what their columns hold: numbers or text, alike for all clients."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedclade.data.preprocessing import Columns
+from fedclade.errors import FedcladeError, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["number", "text", "empty"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns as Arrow arrays."""
+
+    names: list[str]
+    columns: list[Any]
+    raw: bool = False  # all is text, from a file that does not tell numbers from text
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of_frame(cls, frame: "pd.DataFrame") -> "Table":
+        return cls([str(name) for name in frame.columns], [_arrow(frame.iloc[:, k]) for k in range(frame.shape[1])])
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.columns, strict=True))
+
+    def __getitem__(self, name: str) -> Any:
+        return self.by_name[name]
+
+    def without(self, names: Iterable[str]) -> "Table":
+        gone = set(names)
+        kept = [k for k, name in enumerate(self.names) if name not in gone]
+        return replace(self, names=[self.names[k] for k in kept], columns=[self.columns[k] for k in kept])
+
+    def take(self, rows: np.ndarray) -> "Table":
+        return replace(self, columns=[column.take(rows) for column in self.columns])
+
+
+def _arrow(series: "pd.Series[Any]") -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.chunked_array([pa.array(series, from_pandas=True)])
+    except pa.ArrowException:
+        values = [None if value is None or value != value else value for value in series]
+    if all(isinstance(value, str | int | float | None) for value in values):  # numbers and text in one column
+        return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
+    return pa.chunked_array([pa.nulls(len(values), pa.binary())])  # refused, unless the column is left out
+
+
+# --- what a column holds ----------------------------------------------------------------------------------------------
+
+
+def is_number(column: Any, raw: bool) -> bool:
+    return numbers_of(column, raw) is not None
+
+
+def numbers_of(column: Any, raw: bool) -> np.ndarray | None:
+    """As float64, NaN where one is missing; None where it is text."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), np.nan)
+    is_numeric = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    if not (is_numeric or pa.types.is_boolean(kind) or raw):
+        return None
+    try:
+        values = compute.cast(column, pa.float64(), safe=raw)
+    except pa.ArrowInvalid:
+        return None
+    return np.asarray(values.to_numpy(), np.float64)
+
+
+def is_text(column: Any) -> bool:
+    """Whether it holds text, or categories of whatever kind."""
+    import pyarrow as pa
+
+    kind = column.type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+
+
+def check_readable(column: Any, raw: bool, where: str) -> None:
+    if not is_text(column) and not is_number(column, raw):
+        raise FedcladeError(
+            f"{where} holds neither numbers nor text but {column.type}: write it as one of these, or leave it out "
+            "(data.ignore)"
+        )
+
+
+def texts_of(column: Any) -> np.ndarray:
+    """As str, None where one is missing; whole numbers without a point."""
+    if is_text(column):
+        import pyarrow as pa
+        from pyarrow import compute
+
+        coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
+        coded = coded.unify_dictionaries().combine_chunks()
+        words = [None if word is None else str(word) for word in coded.dictionary.to_pylist()]
+        return np.array([*words, None], dtype=object)[compute.fill_null(coded.indices, len(words)).to_numpy()]
+    numbers = numbers_of(column, raw=False)
+    assert numbers is not None
+    return np.array([_written(number) for number in numbers.tolist()], dtype=object)
+
+
+def _written(number: float) -> str | None:
+    if np.isnan(number):
+        return None
+    return str(int(number)) if number.is_integer() else str(number)
+
+
+# --- columns of all clients -------------------------------------------------------------------------------------------
+
+
+def kinds_of(table: Table) -> dict[str, Kind]:
+    """What each column of a table holds."""
+    kinds: dict[str, Kind] = {}
+    for name, column in zip(table.names, table.columns, strict=True):
+        numbers = numbers_of(column, table.raw)
+        kinds[name] = "text" if numbers is None else "empty" if np.isnan(numbers).all() else "number"
+    return kinds
+
+
+def agreed_kinds(tables: Iterable[Mapping[str, Kind]], categorical: Sequence[str] = ()) -> dict[str, Kind]:
+    """What each column holds for all clients: text where anybody has text in it."""
+    kinds: dict[str, Kind] = {}
+    for table in tables:
+        for name, kind in table.items():
+            kinds[name] = "text" if "text" in (kind, kinds.get(name)) or name in categorical else "number"
+    return kinds
+
+
+def columns_of(table: Table, numbers: Sequence[str], texts: Sequence[str], where: str) -> Columns:
+    """The columns of a table in a given order, as what they hold for all clients."""
+    block = np.empty((len(table), len(numbers)))
+    for place, name in enumerate(numbers):
+        found = numbers_of(table[name], table.raw)
+        if found is None:
+            raise FedcladeError(f"{where}: column {name!r} holds text, but numbers in the run: make them alike")
+        block[:, place] = found
+    return Columns(block, {name: texts_of(table[name]) for name in texts})
+
+
+def column_order(own: Sequence[str], wanted: Sequence[str], who: str, whose: str) -> list[int]:
+    """Where the wanted columns are among a table's own, or one line on what is missing or too much."""
+    if set(own) != set(wanted):
+        odd = sorted(set(own) ^ set(wanted))
+        hint = header_hint(own) or header_hint(wanted) or ", or leave some out (data.ignore)"
+        raise FedcladeError(f"{who}: its columns differ from those of {whose} in {listed(odd)}: make them alike{hint}")
+    place = {name: number for number, name in enumerate(own)}
+    return [place[name] for name in wanted]
+
+
+def header_hint(names: Sequence[str]) -> str:
+    """Where columns are named like numbers, the file probably begins with a row."""
+    try:
+        list(map(float, names))
+    except ValueError:
+        return ""
+    return " (names that are numbers may be a row: the first line must name the columns)"

@@ -1,0 +1,171 @@
+"""The splits of the papers: each says how many training rows of each label each client gets.
+
+Clients of one hidden group stand side by side (`client-000`, `client-001`, ...), which makes similarity maps readable.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedclade.data.partition.allocation import (
+    Allocation,
+    Request,
+    apportion,
+    by_weight,
+    dirichlet_in_groups,
+    dominated,
+    topped_up,
+)
+from fedclade.data.partition.registry import Argument, Split, add, registered
+from fedclade.errors import FedcladeError
+
+DRAWS = 100  # of a Dirichlet; the papers' settings need about three, then rows are moved to the clients that lack them
+
+FRACTION = Argument("FRACTION", up_to=1)
+GROUPS = Argument("GROUPS", whole=True)
+
+FEDAVG = "FedAvg (AISTATS 2017)"
+NIID_BENCH = "FedClust (ICPP 2024), after NIID-Bench (ICDE 2022)"
+HICFL = "HiCFL (TMC 2024)"
+ADACFL = "AdaCFL (MONET 2022)"
+
+
+@registered("iid", paper=FEDAVG)
+def iid(request: Request) -> Allocation:
+    """IID: all rows shuffled, equal sizes; one group"""
+    labels = request.rng.permutation(np.repeat(np.arange(request.classes), request.sizes))
+    clients = np.arange(len(labels)) * request.clients // len(labels)
+    return Allocation(request.counted(clients, labels), np.zeros(request.clients, dtype=int))
+
+
+@registered("dirichlet:0.1", Argument("ALPHA", up_to=1e6), paper=NIID_BENCH)
+def dirichlet(request: Request, alpha: float) -> Allocation:
+    """non-IID labels: each label's rows by Dirichlet(ALPHA) over the clients, unlike for a small ALPHA; no groups"""
+    best = _dirichlet_draw(request, alpha)
+    for _ in range(DRAWS - 1):
+        if best.sum(axis=1).min() >= request.smallest:
+            break
+        best = max(best, _dirichlet_draw(request, alpha), key=lambda counts: counts.sum(axis=1).min())
+    return Allocation(topped_up(best, request.smallest, np.ones_like(best)))
+
+
+def _dirichlet_draw(request: Request, alpha: float) -> np.ndarray:
+    """Label by label, shares by Dirichlet(alpha) over the clients that do not yet hold their fair number of rows."""
+    counts = np.zeros((request.clients, request.classes), dtype=np.int64)
+    fair = request.sizes.sum() / request.clients
+    for label in np.flatnonzero(request.sizes):
+        below = counts.sum(axis=1) < fair  # somebody is: this label's rows are still to come
+        share = np.where(below, request.rng.dirichlet(np.full(request.clients, alpha)), 0)
+        share = share if share.sum() > 0 else below  # a tiny alpha may give all to clients that have enough
+        counts[:, label] = apportion(request.sizes[label], share, request.rng.random())
+    return counts
+
+
+@registered("label-skew:0.2", FRACTION, paper=NIID_BENCH)
+def label_skew(request: Request, fraction: float) -> Allocation:
+    """non-IID labels: each client has a random FRACTION of them, in equal parts; same labels, same group"""
+    labels = max(1, int(round(fraction * request.classes, 9) + 0.5))
+    priority = request.rng.random((request.clients, request.classes))
+    first = np.arange(request.clients)
+    priority[first, first % request.classes] = -1  # so that somebody has every label
+    held = np.zeros(priority.shape, dtype=bool)
+    np.put_along_axis(held, np.argsort(priority, axis=1)[:, :labels], True, axis=1)
+    seen: dict[bytes, int] = {}
+    group = np.array([seen.setdefault(labels.tobytes(), len(seen)) for labels in held])
+    return Allocation(by_weight(request, held), group)
+
+
+@registered("shards:2", Argument("COUNT", whole=True), paper=FEDAVG)
+def shards(request: Request, count: int) -> Allocation:
+    """non-IID labels: rows sorted by label, cut into equal shards, COUNT for each client at random; no groups"""
+    rows, n_shards = int(request.sizes.sum()), request.clients * count
+    if n_shards > rows:
+        raise FedcladeError(
+            f"{request.clients} clients x {count} shards exceed {rows} rows: use fewer clients or shards"
+        )
+    shard = np.arange(rows) * n_shards // rows
+    client_of = request.rng.permutation(np.arange(n_shards) // count)
+    return Allocation(request.counted(client_of[shard], np.repeat(np.arange(request.classes), request.sizes)))
+
+
+@registered("label-groups:4", GROUPS, paper="none: the plainest hidden groups, for demonstrations")
+def label_groups(request: Request, groups: int) -> Allocation:
+    """non-IID labels: cut into GROUPS ranges, each for one group of clients; clients of a group are alike"""
+    request.need_labels(groups, f"label-groups:{groups}")
+    group = request.groups_side_by_side(groups, f"label-groups:{groups}")
+    counts = np.zeros((request.clients, request.classes), dtype=np.int64)
+    for number, labels in enumerate(np.array_split(np.arange(request.classes), groups)):
+        members = np.flatnonzero(group == number)
+        rows = request.rng.permutation(np.repeat(labels, request.sizes[labels]))
+        counts += request.counted(members[np.arange(len(rows)) * len(members) // max(1, len(rows))], rows)
+    return Allocation(counts, group)
+
+
+@registered("non-iid-1", paper=HICFL)
+def non_iid_1(request: Request) -> Allocation:
+    """non-IID labels and sizes: four groups, labels 0-3, 3-6, 4-9, 0-9 of ten (or scaled), Dirichlet(1) inside"""
+    request.need_labels(4, "non-iid-1")
+    group = request.groups_side_by_side(4, "non-iid-1")
+    held = np.zeros((4, request.classes), dtype=bool)
+    for number, (first, end) in enumerate(((0, 4), (3, 7), (4, 10), (0, 10))):
+        held[number, first * request.classes // 10 : -(-end * request.classes // 10)] = True
+    return Allocation(dirichlet_in_groups(request, group, held), group)
+
+
+@registered("non-iid-2:0.5", FRACTION, paper=HICFL)
+def non_iid_2(request: Request, fraction: float) -> Allocation:
+    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), the rest by Dirichlet(1)"""
+    request.need_labels(4, "non-iid-2")
+    group = request.groups_side_by_side(4, "non-iid-2")
+    label_weights = request.rng.standard_exponential((request.clients, request.classes))  # normalised: Dirichlet(1)
+    size_weights = request.rng.uniform(0.5, 1.5, request.clients)  # the paper: sizes differ; not by how much
+    return Allocation(dominated(request, group, fraction, label_weights, size_weights), group)
+
+
+@registered("non-iid-3", paper=HICFL, turns_images=True)
+def non_iid_3(request: Request) -> Allocation:
+    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; labels by Dirichlet(1)"""
+    turns = (0, 1, 2, 3) if request.colour else (0, 2)
+    group = request.groups_side_by_side(len(turns), "non-iid-3")
+    held = np.ones((len(turns), request.classes), dtype=bool)
+    return Allocation(dirichlet_in_groups(request, group, held), group, turns)
+
+
+@registered("adacfl-alpha:0.8", FRACTION, replace(GROUPS, optional=True), paper=ADACFL)
+def adacfl_alpha(request: Request, fraction: float, groups: int = 0) -> Allocation:
+    """non-IID labels: FRACTION of a client's rows has its group's; GROUPS by default 10 for colour images, else 5"""
+    groups = groups or min(10 if request.colour else 5, request.classes)
+    request.need_labels(groups, "adacfl-alpha")
+    group = request.groups_side_by_side(groups, "adacfl-alpha")
+    equal = np.ones((request.clients, request.classes))
+    return Allocation(dominated(request, group, fraction, equal, equal[:, 0]), group)
+
+
+@registered("adacfl-b", paper=ADACFL)
+def adacfl_b(request: Request) -> Allocation:
+    """non-IID labels: two a client, (g, g + 1) in group g, as many groups as labels, in equal parts"""
+    request.need_labels(3, "adacfl-b")  # with two, the pairs (0, 1) and (1, 0) are one group
+    group = request.groups_side_by_side(request.classes, "adacfl-b")
+    held = np.zeros((request.clients, request.classes), dtype=bool)
+    for step in (0, 1):
+        held[np.arange(request.clients), (group + step) % request.classes] = True
+    return Allocation(by_weight(request, held), group)
+
+
+@registered("rotation:4", GROUPS, paper="IFCA (NeurIPS 2020)", turns_images=True)
+def rotation(request: Request, groups: int) -> Allocation:
+    """non-IID features: square images turned by group, 2: 0/180, 4: 0/90/180/270 degrees; labels alike, equal sizes"""
+    if groups not in (2, 4):
+        raise FedcladeError(f"split 'rotation:{groups}': write rotation:2 (0, 180 degrees) or rotation:4 (0, 90, ...)")
+    group = request.groups_side_by_side(groups, f"rotation:{groups}")
+    return replace(iid(request), group=group, turns=(0, 2) if groups == 2 else (0, 1, 2, 3))
+
+
+add(
+    Split(
+        "natural",
+        "non-IID by nature: each owner of rows (a person, a drug) is a client, or the N with most rows; known groups",
+        "natural",
+        "FedSCCS (ICC 2024), Clustered FedStack, HiCFL (TMC 2024)",
+    )
+)

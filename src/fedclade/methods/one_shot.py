@@ -1,0 +1,181 @@
+"""One-shot clustering: clients are compared once, and from then on every cluster trains by itself.
+
+The skeleton is told here once: ask, distances, tree, cut, record. A method says what clients are compared by
+(`signals`), how far apart they are (`distances`), and what of it stays to compare newcomers with (`kept`, `far`).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedclade.ask import Ask, TrainedClients
+from fedclade.clients.tasks import Layers, Train
+from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.similarity import distance_matrix
+from fedclade.methods.base import Clusters, Count, Method, Placement, RoundContext, nearest, nobody_answered, remembered
+
+Threshold = Annotated[float, Field(ge=0)] | Literal["auto"] | None
+Linkage = Literal["single", "complete", "average", "weighted", "ward"]
+Signals = Mapping[str, Any]  # what each client is compared by
+
+
+@remembered
+class Centres:
+    """What newcomers are compared with: the clusters' mean signals, when members had trained from `start`."""
+
+    start: np.ndarray
+    centres: Mapping[int, np.ndarray]
+
+
+class CutTree(Method):
+    """Clients are merged into clusters up to a threshold, or until so many clusters are left: one of the two."""
+
+    threshold: Threshold = "auto"  # up to which clusters merge; "auto": the number of clusters is found
+    n_clusters: Count | None = None  # how many clusters, in place of the threshold
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_two(cls, values: Any) -> Any:
+        pair = ("threshold", "n_clusters")
+        given = [name for name in pair if isinstance(values, dict) and values.get(name) is not None]
+        if len(given) == 2:
+            raise ValueError("threshold and n_clusters exclude each other: give one of them")
+        return {**values, **{name: None for name in pair if name not in given}} if given else values
+
+    def cut(
+        self,
+        distances: np.ndarray,
+        clients: list[str],
+        linkage: str,
+        ask: Ask,
+        *,
+        measure: str,
+        metric: Literal["euclidean", "l1", "cosine"] = "euclidean",
+        shown: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The label of each client; the matrix (`shown`, where another says more) and the tree are recorded."""
+        wanted: dict[str, Any] = {"threshold": self.threshold}
+        if self.n_clusters is not None:  # fewer may have answered
+            wanted = {"n_clusters": min(self.n_clusters, len(clients))}
+        labels, tree = agglomerate(distances, linkage, metric=metric, **wanted)
+        ask.record("proximity", matrix=distances if shown is None else shown, clients=clients, measure=measure)
+        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=linkage, labels=labels)
+        return labels
+
+
+class OneShot(Method):
+    """The hooks that a method fills, then the skeleton."""
+
+    State: ClassVar[type | None] = Centres
+
+    @property
+    def measure(self) -> str:
+        """What the distances are, in words."""
+        raise NotImplementedError
+
+    @property
+    def upload(self) -> Layers:
+        """The layers that are compared, where clients train for that alone."""
+        return None
+
+    @property
+    def clustering_round(self) -> int:
+        """The round whose models are compared; 0: a training from the initial model, before the first round."""
+        return 0
+
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        """What those who trained from `start` are compared by; `state` is None when the clusters are made."""
+        raise NotImplementedError
+
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        """The label of each client."""
+        raise NotImplementedError
+
+    def kept(self, clusters: Clusters, signals: Signals, start: np.ndarray) -> Any:
+        """What newcomers will be compared with; it has the model `start`, from which they will train."""
+        centres = {k: np.mean([signals[c] for c in members], axis=0) for k, members in clusters.members.items()}
+        return Centres(start, centres)
+
+    def far(self, signal: Any, state: Any, context: RoundContext) -> dict[int, float]:
+        """How far a newcomer is from every cluster."""
+        raise NotImplementedError
+
+    # The skeleton
+
+    def compared(self, start: np.ndarray, context: RoundContext, ask: Ask, phase: str, state: Any = None) -> Signals:
+        """Let clients train once from `start`, for nothing but the comparison."""
+        trained = ask(Train(start, upload=self.upload), to=context.clients, phase=phase)
+        return self.signals(trained, start, context, ask, state)
+
+    def grouped(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> Clusters:
+        """The clusters of those who have a signal; they begin with the model `start`."""
+        labels = self.group(signals, context, ask)
+        clusters = Clusters.from_labels(list(signals), labels, start)
+        return clusters.remembering(self.kept(clusters, signals, start))
+
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        if self.clustering_round > 0:
+            return super().start(context, ask)
+        signals = self.compared(context.initial, context, ask, "cluster")
+        if not signals:
+            raise nobody_answered(ask)
+        clusters = self.grouped(signals, context.initial, context, ask)
+        return self.admit(clusters, set(context.clients) - set(signals), context, ask)
+
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        if clusters.state is None:
+            return self.joint_round(clusters, context, ask)
+        clusters = self.retry(clusters, context, ask)
+        return self.trained(clusters, context.sample(), ask)
+
+    def joint_round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        """A round of plain averaging. The last of them is with everybody, and is averaged by the clusters it gives."""
+        if context.round < self.clustering_round:
+            return self.trained(clusters, self.warming(context), ask)
+        start = clusters.models[0]
+        trained = ask(self.task(start), to=context.clients)
+        signals = self.signals(trained, start, context, ask, None) if len(trained) else {}
+        if not signals:
+            return clusters.averaged(trained)
+        clusters = self.grouped(signals, start, context, ask)
+        return self.admit(clusters, set(context.clients) - set(signals), context, ask).averaged(trained)
+
+    def warming(self, context: RoundContext) -> list[str]:
+        """Who trains before the clusters are made."""
+        return context.sample()
+
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
+        """Newcomers train once, as the others did when they were compared, and join the nearest cluster."""
+        if clusters.state is None:
+            return super().place(clusters, context, ask)
+        signals = self.compared(clusters.state.start, context, ask, "place", clusters.state)
+        placements = {}
+        for client, signal in signals.items():
+            far = self.far(signal, clusters.state, context)
+            placements[client] = Placement(nearest(far), far, self.measure)
+        return placements
+
+
+class ByDistance(OneShot, CutTree):
+    """Clients are compared by the distance between vectors, newcomers by that to the mean of each cluster."""
+
+    linkage: Linkage = "average"
+    metric: Literal["euclidean", "l1", "cosine"] = "euclidean"
+
+    @model_validator(mode="after")
+    def _ward_is_euclidean(self) -> Self:
+        if self.linkage == "ward" and self.metric != "euclidean":
+            raise ValueError("Ward's linkage needs metric = 'euclidean': choose another of the two")
+        return self
+
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        distances = distance_matrix(np.stack(list(signals.values())), self.metric)
+        return self.cut(distances, list(signals), self.linkage, ask, measure=self.measure, metric=self.metric)
+
+    def far(self, signal: np.ndarray, state: Centres, context: RoundContext) -> dict[int, float]:
+        distances = distance_matrix(np.stack([signal, *state.centres.values()]), self.metric)[0, 1:]
+        return dict(zip(state.centres, distances.tolist(), strict=True))

@@ -1,0 +1,288 @@
+"""AdaCFL: Gong et al., Mobile Networks and Applications, 2022."""
+
+import time
+from collections import OrderedDict
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.similarity import distance_matrix
+from fedclade.reproduce import finished as read
+from fedclade.reproduce.finished import Finished, Series
+from fedclade.reproduce.item import Item, Paper
+from fedclade.reproduce.kinds import (
+    ARI,
+    CLUSTER_MODEL,
+    CLUSTERS,
+    LOCAL_MODEL,
+    Counts,
+    Curves,
+    Grid,
+    Maps,
+    Measure,
+)
+from fedclade.reproduce.layers import WATCH, distance_maps, weights_by_layer
+from fedclade.reproduce.numbers import stated
+from fedclade.reproduce.page import Line
+from fedclade.reproduce.scale import Layer, Scale, merged
+
+DATA: dict[str, Layer] = {
+    "MNIST": {"data": "mnist", "model": "mnist-cnn", "training": {"batch_size": 100}},
+    "CIFAR-10": {"data": "cifar10", "model": "cifar-cnn", "training": {"batch_size": 50}},
+    "FMNIST": {"data": "fashion-mnist", "model": "fmnist-cnn", "training": {"batch_size": 150}},
+}
+SPLITS: dict[str, Layer] = {
+    "alpha 0.5": {"split": "adacfl-alpha:0.5"},
+    "alpha 0.8": {"split": "adacfl-alpha:0.8"},
+    "alpha 1.0": {"split": "adacfl-alpha:1.0"},
+    "B": {"split": "adacfl-b"},
+}
+
+
+def setting(data: str, split: str) -> Layer:
+    """IFCA is given the true number of groups."""
+    groups = 10 if data == "CIFAR-10" or split == "B" else 5
+    return merged(DATA[data], SPLITS[split], {"methods": {"ifca": {"n_clusters": groups}}})
+
+
+def settings(*splits: str) -> dict[str, Layer]:
+    return {f"{data}, {split}": setting(data, split) for split in splits for data in DATA}
+
+
+ALL = settings(*SPLITS)
+TWO = settings("alpha 0.8", "B")
+
+ADACFL: Layer = {"method": {"name": "adacfl", "threshold": 1.4}}
+OURS: Layer = {"method": {"name": "adacfl"}}
+PAPERS_THRESHOLD, OUR_THRESHOLD = "AdaCFL, threshold 1.4", "AdaCFL, automatic threshold"
+METHODS: dict[str, Layer] = {
+    "FedAvg": {"method": {"name": "fedavg"}},
+    "FMTL": {"method": {"name": "cfl"}},
+    "IFCA": {"method": {"name": "ifca"}},
+    PAPERS_THRESHOLD: ADACFL,
+    OUR_THRESHOLD: OURS,
+}
+
+BOTH_THRESHOLDS = {"AdaCFL": (PAPERS_THRESHOLD, OUR_THRESHOLD)}  # the rows that stand beside the paper's
+COMPLETE, PARTIAL = "complete weights", "partial weights"
+
+NETWORKS = {
+    "MnistCNN": ("mnist-cnn", (1, 28, 28)),
+    "CifarCNN": ("cifar-cnn", (3, 32, 32)),
+    "FmnistCNN": ("fmnist-cnn", (1, 28, 28)),
+}
+
+ROUNDS = Measure("rounds until within a point of the end", read.rounds_until_level, digits=1)
+
+
+def two_dense(convolutions: tuple[int, ...], input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """5x5 convolutions with pooling, then two dense layers with 100 neurons between them."""
+    layers: list[tuple[str, nn.Module]] = []
+    for number, (before, after) in enumerate(pairwise((input_shape[0], *convolutions)), start=1):
+        layers += [(f"conv{number}", nn.Conv2d(before, after, 5)), (f"relu{number}", nn.ReLU())]
+        layers += [(f"pool{number}", nn.MaxPool2d(2))]
+    layers.append(("flatten", nn.Flatten()))
+    width = nn.Sequential(OrderedDict(layers))(torch.zeros(1, *input_shape)).numel()
+    dense = [("fc1", nn.Linear(width, 100)), ("fc1_relu", nn.ReLU()), ("fc2", nn.Linear(100, n_classes))]
+    return nn.Sequential(OrderedDict([*layers, *dense]))
+
+
+def two_dense_mnist(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((20, 50), input_shape, n_classes)
+
+
+def two_dense_cifar(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((6, 16), input_shape, n_classes)
+
+
+def two_dense_fmnist(input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return two_dense((16, 32), input_shape, n_classes)
+
+
+def clustering_seconds(scale: str, data_dir: str | None) -> list[Line]:
+    """How long distances and merging take for 100 clients, on random weights: the time does not depend on values."""
+    lines = []
+    for title, network in NETWORKS.items():
+        sizes = [int(line.ours["weights"][0] or 0) for line in weights_by_layer({title: network})]
+        for words, size in ((COMPLETE, sum(sizes)), (PARTIAL, sizes[-1])):
+            weights = np.random.default_rng(0).normal(size=(100, size)).astype(np.float32)
+            began = time.perf_counter()
+            agglomerate(distance_matrix(weights), threshold=1.4)
+            lines.append(Line((title, words), {"seconds": [time.perf_counter() - began]}))
+    return lines
+
+
+def all_and_newcomers(run: Finished) -> Series:
+    """Accuracy of those who were there from the start, and of those who joined later."""
+    first = set(run.history.loc[run.history["round"] == 0, "client"])
+    series: Series = {}
+    for name, rows in run.history.groupby(run.history["client"].isin(first)):
+        means = rows.groupby("round")["accuracy"].mean().dropna()
+        label = "from the start" if name else "newcomers"
+        series[label] = [float(round) for round in means.index], means.tolist()
+    return series
+
+
+SCALES = {
+    "smoke": Scale(
+        (0,),
+        fits=(),
+        instead={"data": "digits", "model": "mlp"},
+        most_columns=1,
+        settings={
+            "clients": 10,
+            "rows": 20,
+            "rounds": 2,
+            "training": {"batch_size": 20},
+            "methods": {"cfl": {"min_round": 1}},
+        },
+    ),
+    "small": Scale(
+        (0,),
+        fits=("mnist",),
+        instead={"data": "mnist", "model": "mnist-cnn"},
+        settings={
+            "clients": 40,
+            "rows": 200,
+            "rounds": 10,
+            "evaluate_every": 2,
+            "training": {"batch_size": 10, "learning_rate": 0.02},
+            "methods": {"cfl": {"min_round": 4}},
+        },
+    ),
+    "full": Scale((0, 1, 2)),
+}
+
+PAPER = Paper(
+    "adacfl",
+    "AdaCFL",
+    "Gong et al., AdaCFL, Mobile Networks and Applications 2022.",
+    settings={
+        "clients": 100,
+        "test_view": "proportional",
+        "rounds": 50,
+        "training": {"local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0},
+    },
+    scales=SCALES,
+    notes=(
+        "The paper does not say what it evaluates; the cluster model stands beside its numbers. It does not give the "
+        "linkage (here average), the momentum (0) or the number of repeats (3).",
+        "Its threshold of 1.4 is an absolute distance of weights, which other training moves: the automatic one is "
+        "this package's.",
+    ),
+    items=(
+        Counts(
+            name="table1",
+            title="weights of the networks, layer by layer",
+            headings=("network", "layer"),
+            count=lambda scale, data_dir: weights_by_layer(NETWORKS, stated("adacfl", "table1")),
+            places={"weights": 0},
+            notes=(
+                "The paper's 8,000 for FmnistCNN do not fit its 32 channels of 4 x 4; HiCFL, by the same authors, has "
+                "5,120.",
+            ),
+        ),
+        Grid(
+            name="table2",
+            title="accuracy, and rounds to it",
+            rows=METHODS,
+            columns=ALL,
+            measures=(
+                CLUSTER_MODEL.beside(stated("adacfl", "table2.accuracy", BOTH_THRESHOLDS)),
+                LOCAL_MODEL,
+                ROUNDS.beside(stated("adacfl", "table2.rounds", BOTH_THRESHOLDS)),
+            ),
+            notes=("How the paper counts rounds is not said.",),
+        ),
+        Grid(
+            name="table3",
+            title="clusters found",
+            rows={PAPERS_THRESHOLD: ADACFL, OUR_THRESHOLD: OURS},
+            columns=ALL,
+            measures=(CLUSTERS.beside(stated("adacfl", "table3", BOTH_THRESHOLDS)), ARI),
+            notes=("The truth is 5, 10, 5 groups under alpha and 10 under B.",),
+        ),
+        Grid(
+            name="table4",
+            title="all weights, or those of one small layer, to cluster by",
+            rows={COMPLETE: merged(ADACFL, {"method": {"layers": "all"}}), PARTIAL: ADACFL},
+            columns=TWO,
+            measures=(
+                CLUSTER_MODEL.beside(stated("adacfl", "table4.accuracy")),
+                LOCAL_MODEL,
+                ROUNDS.beside(stated("adacfl", "table4.rounds")),
+                CLUSTERS,
+            ),
+        ),
+        Grid(
+            name="table5",
+            title="which of two dense layers to cluster by",
+            rows={
+                "first dense layer": merged(ADACFL, {"method": {"layers": "fc1"}}),
+                "second dense layer": merged(ADACFL, {"method": {"layers": "fc2"}}),
+            },
+            columns={
+                label: merged(layer, {"model": f"{__name__}:two_dense_{str(layer['model']).removesuffix('-cnn')}"})
+                for label, layer in TWO.items()
+            },
+            measures=(CLUSTER_MODEL.beside(stated("adacfl", "table5")), LOCAL_MODEL, CLUSTERS),
+            notes=(
+                "The paper's layers of 80,000 and 8,000 weights do not fit one network; here 100 neurons lie between "
+                "the two, which have 80,000 (or 40,000, 51,200) and 1,000 weights.",
+            ),
+        ),
+        Grid(
+            name="fig1a",
+            title="IFCA by its number of clusters",
+            rows={f"K = {k}": {"method": {"name": "ifca", "n_clusters": k}} for k in (1, 2, 4, 8, 10, 12, 16, 20)},
+            columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], SPLITS["alpha 0.8"])},
+            settings={"rounds": 20},
+            measures=(CLUSTER_MODEL, LOCAL_MODEL, CLUSTERS),
+            says="lowest with one cluster, best with 12",
+        ),
+        Curves(
+            name="fig1b",
+            title="FMTL against FedAvg, 30 clients in three groups",
+            rows={"FMTL": METHODS["FMTL"], "FedAvg": METHODS["FedAvg"]},
+            columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], {"split": "adacfl-alpha:0.8:3"})},
+            settings={"clients": 30},
+            says="FMTL splits late, so its gain comes late",
+        ),
+        Maps(
+            name="fig2",
+            title="distances of weights by layer of VGG16",
+            rows={"FedAvg": {"method": {"name": WATCH, "past": False}}},
+            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16", "split": "label-groups:2"}},
+            settings={"clients": 10, "rounds": 1, "training": {"batch_size": 50}},
+            scales={"smoke": {"clients": 6, "rounds": 1}, "small": {"clients": 10, "rounds": 1}},
+            read=lambda run: distance_maps((1, 7, 14, 16), run),
+            says="the two groups show in the dense layers (14 and 16) and not in the convolutions (1 and 7)",
+        ),
+        Item(name="fig3", title="the framework", why_not="a diagram"),
+        Counts(
+            name="fig4",
+            title="time that clustering 100 clients takes",
+            headings=("network", "clustered by"),
+            count=clustering_seconds,
+            places={"seconds": 3},
+            says="within a second by partial weights, much longer by all",
+            notes=("Distances are one matrix product here, so that both take little.",),
+        ),
+        Curves(
+            name="fig5",
+            title="ten newcomers in round 20",
+            rows={"AdaCFL": {"method": {"name": "adacfl", "threshold": 1.4, "epsilon": 1.8}}},
+            columns={data: setting(data, "alpha 0.5") for data in DATA},
+            settings={"clients": 110, "events": [{"round": 20, "join": 10}]},
+            scales={
+                "smoke": {"rounds": 3, "events": [{"round": 2, "join": 2}]},
+                "small": {"events": [{"round": 5, "join": 4}]},
+            },
+            read=all_and_newcomers,
+            says="accuracy falls a little when they come, and recovers",
+        ),
+    ),
+)

@@ -1,0 +1,395 @@
+"""What a run found, read from its folder: the one reader that tables, pages, comparisons and trackers ask."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from fedclade.errors import FedcladeError
+from fedclade.events import hidden_groups
+from fedclade.models.weights import Layout
+from fedclade.runs.folder import UNCOUNTED, RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from fedclade.clients.memory import Memory
+    from fedclade.clients.tasks import Evaluate
+    from fedclade.methods import Clusters, Method
+    from fedclade.models.assigned import Networks
+
+State = Literal["ended", "running", "stopped"]
+MODELS = {"accuracy": "cluster model", "accuracy_local": "locally trained model"}  # by their columns of the history
+DIRECTIONS = ("up", "down")
+
+
+class Result:
+    """What a run found so far: one that has ended, is under way or was stopped.
+
+    It reads from the run folder, and only what is asked for; of a run under way, what its last whole round left.
+    """
+
+    def __init__(self, folder: RunFolder, networks: "Networks | None" = None, method: "Method | None" = None) -> None:
+        self.folder = folder
+        self._networks = networks
+        self._method = method
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Of the run in a folder, however far it has come."""
+        return cls(RunFolder.open(path))
+
+    def __repr__(self) -> str:
+        accuracy = self.accuracy["mean"]
+        share = "not measured" if accuracy is None else f"{accuracy:.3f}"
+        found = len(self.clusters)
+        return f"<Result of {self.method} on {self.settings['data']}: accuracy {share}, {found} clusters>"
+
+    # What was run, and how far it has come
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The settings as used, and what they met: clients, classes, versions."""
+        return self.folder.settings
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.record["settings"]
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.settings["rounds"])
+
+    @cached_property
+    def label(self) -> str:
+        """What tells its method from those of other runs; who reads several may set it."""
+        return self.method
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What the run wrote at its end."""
+        return self.folder.read_json("result.json")
+
+    @cached_property
+    def _reached(self) -> tuple[State, int, Mapping[str, Any]]:
+        """Its state, the last round that counts (-1 before the first), and what is known of that round."""
+        if self.folder.is_finished:
+            tree = self.folder.read_json("clusters.json")["tree"]
+            return "ended", int(self.summary["rounds"]), {**self.summary, "tree": tree}
+        state: State = "running" if self.folder.is_running else "stopped"
+        saved = self.folder.last_checkpoint(arrays=False)
+        if saved is None:
+            return state, -1, {"seconds": 0.0, "cpu_seconds": 0.0, "tree": []}
+        return state, saved[0], {**saved[1], "tree": saved[1]["clusters"]["tree"]}
+
+    @property
+    def state(self) -> State:
+        return self._reached[0]
+
+    @property
+    def round(self) -> int:
+        """The last round that has ended; -1 before the first."""
+        return self._reached[1]
+
+    @property
+    def seconds(self) -> float:
+        return float(self._reached[2]["seconds"])
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of the server's process: with one worker, of everything."""
+        return float(self._reached[2]["cpu_seconds"])
+
+    # The tables
+
+    @cached_property
+    def history(self) -> "pd.DataFrame":
+        """A row for each round and client."""
+        table = self._table("history")
+        if table.empty and self.round >= 0:
+            raise FedcladeError(f"{self.path} has no history: its files are damaged or were taken away; run it again")
+        return table
+
+    @cached_property
+    def ledger(self) -> "pd.DataFrame":
+        """Bytes by round, client, phase and direction."""
+        return self._table("ledger")
+
+    def _table(self, name: str) -> "pd.DataFrame":
+        import pandas as pd
+
+        # What the first round has left before its end does not count yet.
+        table = self.folder.table(name) if self.round >= 0 else pd.DataFrame()
+        if table.empty:
+            columns = {"ledger": ["round", "client", "phase", "direction", "bytes"]}
+            return pd.DataFrame(columns=columns.get(name, ["round", "client", "cluster", *MODELS, "failure"]))
+        return table[table["round"] <= self.round]
+
+    # Accuracies
+
+    @cached_property
+    def accuracy(self) -> dict[str, Any]:
+        """Mean, standard deviation and worst over clients of the cluster model, and how many clients were measured."""
+        return over_clients(self.last("accuracy"))
+
+    @cached_property
+    def accuracy_local(self) -> dict[str, Any]:
+        """The same of each client's locally trained model."""
+        return over_clients(self.last("accuracy_local"))
+
+    def last(self, column: str) -> "pd.Series":
+        """The last value that was measured of each client that is still there."""
+        seen = self.history[self.history["client"].isin(self.clients)].dropna(subset=[column])
+        return seen.groupby("client")[column].last()
+
+    def measured(self, column: str) -> "pd.DataFrame":
+        """Clients by rounds (rows by columns), those rounds in which the column was measured."""
+        seen = self.history.dropna(subset=[column])
+        return seen.pivot(index="client", columns="round", values=column)
+
+    def by_round(self, column: str) -> "pd.DataFrame":
+        """Mean, standard deviation, worst and number of clients, for each round in which the column was measured."""
+        import pandas as pd
+
+        seen = self.history.dropna(subset=[column]).groupby("round")[column]
+        return pd.DataFrame(
+            {"mean": seen.mean(), "std": seen.std(ddof=0), "worst": seen.min(), "clients": seen.count()}
+        )
+
+    def first_reaching(self, target: float, column: str = "accuracy") -> int | None:
+        """The first round whose mean accuracy reaches the target."""
+        means = self.by_round(column)["mean"]
+        reached = means[means >= target]
+        return None if reached.empty else int(str(reached.index[0]))
+
+    # Who is with whom
+
+    @cached_property
+    def clusters(self) -> dict[int, list[str]]:
+        """The clients of each cluster after the last round."""
+        last = self.history[self.history["round"] == self.round]
+        return {int(str(cluster)): list(part) for cluster, part in last.groupby("cluster")["client"]}
+
+    @cached_property
+    def assignment(self) -> dict[str, int]:
+        """The cluster of each client after the last round."""
+        return {client: cluster for cluster, part in self.clusters.items() for client in part}
+
+    @cached_property
+    def clients(self) -> list[str]:
+        """Who is there after the last round, cluster by cluster."""
+        return list(self.assignment)
+
+    def cluster_of(self, client: str) -> int:
+        if client not in self.assignment:
+            raise FedcladeError(f"the run has no client {client!r}")
+        return self.assignment[client]
+
+    @property
+    def tree(self) -> list[dict[str, Any]]:
+        """Every split of a cluster: its round, parent, children and reason."""
+        return list(self._reached[2]["tree"])
+
+    @cached_property
+    def assignments(self) -> dict[int, dict[str, int]]:
+        """The cluster of each client after the first round and after each in which that changed."""
+        changes: dict[int, dict[str, int]] = {}
+        before: dict[str, int] = {}
+        for number, rows in self.history.groupby("round"):
+            now = dict(zip(rows["client"], rows["cluster"].astype(int), strict=True))
+            if now != before:
+                changes[int(str(number))] = before = now
+        return changes
+
+    @cached_property
+    def last_change(self) -> int:
+        """The last round in which the partition of the clients changed, whatever its parts are called."""
+        parts = [(number, _parts(now)) for number, now in self.assignments.items()]
+        changed = [now[0] for before, now in pairwise(parts) if before[1] != now[1]]
+        return changed[-1] if changed else 0
+
+    @cached_property
+    def groups(self) -> dict[str, int] | None:
+        """The hidden group of every client after the last round, where that is known of all who are there."""
+        known = hidden_groups(self.record, self.round)
+        return dict(known) if known and set(self.clients) <= set(known) else None
+
+    @cached_property
+    def agreement(self) -> dict[str, float | None]:
+        """How well the clusters agree with the hidden groups: ARI and NMI."""
+        if self.groups is None or not self.clients:
+            return {"ari": None, "nmi": None}
+        from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
+
+        truth, found = (np.array([of[name] for name in self.clients]) for of in (self.groups, self.assignment))
+        return {"ari": adjusted_rand(truth, found), "nmi": normalized_mutual_information(truth, found)}
+
+    @cached_property
+    def label_counts(self) -> dict[str, np.ndarray] | None:
+        """How many training rows of each label a client began with, where the run says so."""
+        counts = self.record.get("label_counts")
+        if counts is None:
+            return None
+        return {name: np.asarray(row) for name, row in zip(self.record["clients"], counts, strict=True)}
+
+    # What it cost, what failed, what was kept
+
+    @cached_property
+    def sent(self) -> "pd.DataFrame":
+        """Bytes sent in each round, by direction and phase (the columns); our own measuring is not counted."""
+        import pandas as pd
+
+        counted = self.ledger[~self.ledger["phase"].isin(UNCOUNTED)]
+        sums = counted.groupby(["round", "direction", "phase"])["bytes"].sum().unstack(["direction", "phase"])
+        return sums.reindex(pd.RangeIndex(self.round + 1, name="round")).fillna(0).astype(int)
+
+    @cached_property
+    def traffic(self) -> "pd.DataFrame":
+        """Bytes sent until the end of each round, by direction."""
+        return self.sent.T.groupby(level=0).sum().T.reindex(columns=DIRECTIONS, fill_value=0).cumsum()
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """All bytes sent, by direction."""
+        return {way: int(self.traffic[way].iloc[-1]) if len(self.traffic) else 0 for way in DIRECTIONS}
+
+    @cached_property
+    def failures(self) -> "pd.DataFrame":
+        """The rows of the history in which a client failed."""
+        return self.history[self.history["failure"] != ""]
+
+    @cached_property
+    def records(self) -> dict[tuple[int, str], Any]:
+        """Everything the method kept to look at, by round and name."""
+        return {key: value for key, value in self.folder.records().items() if key[0] <= self.round}
+
+    def kept(self, name: str) -> dict[int, Any]:
+        """The records of one name, by round."""
+        return {number: record for (number, what), record in self.records.items() if what == name}
+
+    def last_kept(self, name: str) -> Any:
+        return (list(self.kept(name).values()) or [None])[-1]
+
+    # The models
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the cluster models."""
+        return Layout.from_json(self.summary["layout"])
+
+    @cached_property
+    def state_of_clusters(self) -> "Clusters":
+        """The clusters with their models and all that the method remembers."""
+        from fedclade.methods import Clusters
+
+        saved = self.folder.last_checkpoint()
+        if saved is None:
+            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
+        return Clusters.from_plain(saved[1]["clusters"], self._its_method.State)
+
+    def model_for(self, client: str) -> "nn.Module":
+        """The model that serves a client, as a torch module; where a method has clients adapt it, before they do."""
+        from fedclade.models.weights import load as load_weights
+
+        task = self.served(client)
+        return load_weights(self._network(client, task.through), self.weights_for(client)).eval()
+
+    def local_model_of(self, client: str) -> "nn.Module":
+        """The client's locally trained model, as a torch module."""
+        from fedclade.clients.tasks import LOCAL
+        from fedclade.models.weights import load as load_weights
+
+        return load_weights(self._network(client), self._kept(client, LOCAL)).eval()
+
+    def weights_for(self, client: str) -> np.ndarray:
+        """The weights of the model that serves a client: the server's, completed by what the client keeps."""
+        from fedclade.clients.runtime import composed
+        from fedclade.models.weights import assembled
+
+        task, model = self.served(client), self.state_of_clusters.model_of(client)
+        if task.through:
+            return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
+        kept = self._memory.read(client, task.start) if task.start else None
+        otherwise = model if task.otherwise is None else task.otherwise
+        return composed(task.weights, task.layers, kept, otherwise, self.layout)
+
+    def served(self, client: str) -> "Evaluate":
+        """What serves a client, as its method tells it."""
+        self.cluster_of(client)
+        return self._its_method.served(self.state_of_clusters, client)
+
+    @cached_property
+    def _memory(self) -> "Memory":
+        from fedclade.clients.memory import Memory
+
+        return Memory(self.path / "clients")
+
+    @cached_property
+    def _its_method(self) -> "Method":
+        from fedclade.runs.record import recorded_settings
+
+        return self._method or recorded_settings(self.record, self.path).method
+
+    def _kept(self, client: str, slot: str) -> np.ndarray:
+        weights = self._memory.read(client, slot)
+        if weights is None and self.summary.get("engine") == "flower":
+            raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
+        if weights is None:
+            raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
+        return weights
+
+    def _network(self, client: str, through: str = "") -> "nn.Module":
+        from fedclade.models.assigned import specs_of
+        from fedclade.runs.record import IN_PYTHON
+
+        if self._networks is None:
+            model = self.settings["model"]
+            if model == IN_PYTHON:
+                raise FedcladeError(
+                    "this run's model was given in Python: load the weights with result.weights_for(client)"
+                )
+            shape, n_classes = tuple(self.record["input_shape"]), len(self.record["classes"])
+            self._networks = self._its_method.networks(specs_of(model), self.record["clients"], shape, n_classes)
+        return self._networks.make(client, through)
+
+
+@contextmanager
+def readable(path: Path | str) -> Iterator[None]:
+    """Files that do not hold what they should are named in one line."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise FedcladeError(f"{path}: the files of this run are damaged ({error!r}); run it again") from error
+
+
+def over_clients(values: Iterable[float]) -> dict[str, Any]:
+    """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
+    array = np.asarray(list(values), float)
+    if not len(array):
+        return {"mean": None, "std": None, "worst": None, "clients": 0}
+    return {"mean": float(array.mean()), "std": float(array.std()), "worst": float(array.min()), "clients": len(array)}
+
+
+def _parts(assignment: Mapping[str, int]) -> set[frozenset[str]]:
+    parts: dict[int, set[str]] = {}
+    for client, cluster in assignment.items():
+        parts.setdefault(cluster, set()).add(client)
+    return {frozenset(part) for part in parts.values()}

@@ -1,0 +1,61 @@
+"""What a run folder says of how a run was begun: every setting as used, what they met, and with which versions."""
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedclade.errors import FedcladeError
+from fedclade.methods import METHODS, Method
+from fedclade.settings import Settings, settings_from
+
+IN_PYTHON = "own"  # what the record says of data or models given as Python objects
+
+
+def run_record(
+    settings: Settings,
+    *,
+    clients: Sequence[str],
+    fingerprint: str,
+    split: str = "own",
+    groups: Mapping[str, int] | None = None,
+    classes: Sequence[str] = (),
+    input_shape: Sequence[int] = (),
+    columns: Sequence[str] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """What settings.json holds."""
+    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "split": split,
+        "clients": list(clients),
+        "groups": None if groups is None else dict(groups),
+        "classes": list(classes),
+        "input_shape": list(input_shape),
+        "columns": list(columns),
+        "fingerprint": fingerprint,
+        **more,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+        "command": sys.argv[1:] if Path(sys.argv[0]).name == "fedclade" else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def recorded_settings(
+    record: Mapping[str, Any], path: Path | str, method: Method | None = None, **changes: Any
+) -> Settings:
+    """The settings of a run again, some of them changed. A method that cannot be imported must be given."""
+    values = {**record.get("settings", {}), **{name: value for name, value in changes.items() if value is not None}}
+    told = values.get("method", {})
+    name = told.get("name") if isinstance(told, Mapping) else told
+    if method is None and isinstance(name, str) and name not in METHODS and ":" not in name:
+        raise FedcladeError(f"the run in {path} was given its method {name} in Python: give it again as method=...")
+    return settings_from({**values, **({} if method is None else {"method": method})})

@@ -1,0 +1,78 @@
+"""Mistakes of people that once were tracebacks: one sentence each."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedclade
+from fedclade import Clusters, Method, Train
+from fedclade.errors import FedcladeError
+from fedclade.settings import read_toml
+from synthetic import planted
+
+SMALL = {"model": "mlp", "rounds": 1, "workers": 1}
+
+
+class Loses(Method):
+    def start(self, context, ask):  # type: ignore[no-untyped-def]
+        return Clusters.single(context.clients[1:], context.initial)
+
+
+class Twice(Method):
+    def start(self, context, ask):  # type: ignore[no-untyped-def]
+        return Clusters({0: context.clients, 1: context.clients[:1]}, {0: context.initial, 1: context.initial})
+
+
+class Assigns(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        self.seen = ask(Train(clusters.models[0]), to=context.clients)
+        return clusters
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Loses(), "leave out c0: they must be a partition"),
+        (Twice(), "hold a client twice"),
+        (Assigns(), "assigns to self.seen"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_own_methods_are_told_what_is_wrong(method: Method, words: str) -> None:
+    with pytest.raises(FedcladeError, match=words):
+        fedclade.run(planted(), method=method, **SMALL)
+
+
+@pytest.mark.parametrize("name", ["fedclust", "ifca", "fesem", "fedsccs", "kcenter", "pacfl", "fedstack", "random"])
+def test_more_clusters_than_clients_are_refused_at_once(name: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(FedcladeError, match="n_clusters is 100000, but there are 6 clients"):
+        fedclade.run(planted(), method={"name": name, "n_clusters": 100_000}, rounds=1, workers=1)
+    assert time.monotonic() - began < 10  # it took 20 seconds or gigabytes
+
+
+@pytest.mark.parametrize("name", ["fedclust", "fl-hc", "pacfl", "flis", "wc", "fedsccs", "fedstack"])
+def test_threshold_and_number_exclude_each_other(name: str) -> None:
+    with pytest.raises(FedcladeError, match="exclude each other"):
+        fedclade.run(planted(), method={"name": name, "n_clusters": 2, "threshold": "auto"}, rounds=1, workers=1)
+
+
+def test_files_without_end_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 20_000 + "]" * 20_000)
+    with pytest.raises(FedcladeError, match="no proper TOML"):
+        read_toml(tmp_path / "deep.toml")
+
+
+def test_newcomers_of_ditto_are_served_by_the_cluster_model(tmp_path: Path) -> None:
+    """They have no model of their own yet: what was measured once was the untrained one."""
+    everyone = planted(n_clients=8, n_groups=1, rows=60)
+    early = fedclade.data.Federation(**{**vars(everyone), "clients": everyone.clients[:6]})
+    late = fedclade.data.Federation(**{**vars(everyone), "clients": everyone.clients[6:]})
+    result = fedclade.run(early, method="ditto", model="mlp", rounds=8, workers=1, out=tmp_path / "run")
+    placed = fedclade.place(result.path, late, personalise=0)
+    for one in placed.values():
+        assert one.accuracy is not None
+        assert one.accuracy > 0.9
+        np.testing.assert_array_equal(one.weights, result.state_of_clusters.models[0])
