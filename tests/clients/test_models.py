@@ -118,6 +118,11 @@ def convolution(*frozen_names: str) -> nn.Module:
     return frozen(nn.Sequential(*layers), *frozen_names)
 
 
+def signal(*frozen_names: str) -> nn.Module:
+    layers = nn.Unflatten(1, (1, -1)), nn.Conv1d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, CLASSES)
+    return frozen(nn.Sequential(*layers), *frozen_names)
+
+
 def twice() -> nn.Module:
     layer = nn.Linear(FEATURES, FEATURES)
     return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(FEATURES, CLASSES))
@@ -139,6 +144,8 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "frozen body": (lambda: frozen(chain(), *BODY), "batched"),
     "frozen in the middle": (lambda: frozen(chain(), "2.weight"), "batched"),
     "frozen head": (lambda: frozen(chain(), "4.weight", "4.bias"), "batched"),
+    "frozen convolution, batched": (lambda: signal("1.weight", "1.bias"), "batched"),
+    "frozen head, batched": (lambda: signal("4.weight", "4.bias"), "batched"),
     "frozen layer, plain": (lambda: frozen(Custom(), "inner.weight", "inner.bias"), "plain"),
     "frozen convolution": (lambda: convolution("1.weight", "1.bias"), "plain"),
     "tied weights": (lambda: Custom(tied=True), "plain"),
@@ -171,7 +178,7 @@ def trained(built: Built, x: Tensor, y: Tensor, proximal: float = 0.0) -> tuple[
     rows = batches_of(np.arange(len(x)), TRAINING, np.random.default_rng(0))
     job = Job(built.initial, rows, proximal, built.initial + 1 if proximal else None)
     network = built.learner((FEATURES,), TRAINING.batch_size)
-    return job, train(network, built.layout.n_parameters, x, y, [job], TRAINING)[0][0]
+    return job, train(network, x, y, [job], TRAINING)[0][0]
 
 
 def by_torch(module: nn.Module, job: Job, x: Tensor, y: Tensor) -> np.ndarray:
@@ -213,7 +220,8 @@ def test_a_model_is_trained_as_torch_trains_it(kind: str, proximal: float) -> No
     assert built.is_batched((FEATURES,), TRAINING.batch_size) == (path == "batched")
     x, y = rows(23)
     job, found = trained(built, x, y, proximal)
-    np.testing.assert_allclose(found, by_torch(other, job, x, y), atol=2e-5, rtol=1e-5)
+    exact = 2e-5 if kind in KINDS else 2e-3  # half the numbers of half the digits
+    np.testing.assert_allclose(found, by_torch(other, job, x, y), atol=exact)
     for name, value in built.module.named_parameters():
         place = built.layout.slices[name]
         assert np.array_equal(found[place], job.weights[place]) == (not value.requires_grad)

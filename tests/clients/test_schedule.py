@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
+from parabola import trained
 
 from fedclade.clients.tasks import Training
-from fedclade.clients.training import Job, cyclic_rate, train
+from fedclade.clients.training import Job, cyclic_rate
 
 
 @pytest.mark.parametrize(
@@ -13,27 +13,6 @@ from fedclade.clients.training import Job, cyclic_rate, train
 )
 def test_each_cycle_is_half_as_high_as_the_one_before(step: int, rate: float) -> None:
     assert cyclic_rate(np.array(step), 10, 1e-5, 1e-3) == pytest.approx(rate)
-
-
-class Parabola:
-    """A network whose loss is (w - 1)^2 / 2."""
-
-    frozen = ()
-
-    def bind(self, weights: torch.Tensor, grads: torch.Tensor) -> None:
-        self.weights, self.grads = weights, grads
-
-    def gradients(self, x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        self.grads[: len(rows)] = self.weights[: len(rows)] - 1
-        return torch.zeros(len(rows))
-
-    def release(self) -> None:
-        pass
-
-
-def trained(jobs: list[Job], training: Training) -> np.ndarray:
-    one = torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)
-    return train(Parabola(), 1, *one, jobs, training)[0][:, 0]
 
 
 def test_training_follows_the_rate_of_each_client() -> None:

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from parabola import trained
 from torch import nn
 
-from fedclade.clients.networks import Batched, Built, PlainNetwork
+from fedclade.clients.networks import BatchedNetwork, Built, PlainNetwork
 from fedclade.clients.tasks import Training
 from fedclade.clients.training import Job, batches_of, train
 from fedclade.models import make
-from fedclade.models.weights import Layout, flatten, load
+from fedclade.models.weights import flatten, load
 
 NETWORKS = [("lenet5", (1, 28, 28)), ("lenet5", (3, 32, 32)), ("mlp", (12,)), ("mnist-cnn", (1, 28, 28))]
 
@@ -54,9 +55,9 @@ def test_batched_training_follows_torch(name: str, shape: tuple[int, ...]) -> No
     x, y = rows_for(shape, 60, 10)
     jobs = jobs_of(module, [23, 10, 27], training)
     network = built.learner(shape, 10)
-    assert isinstance(network, Batched)
-    trained, losses = train(network, Layout.of(module).n_parameters, x, y, jobs, training)
-    for weights, job in zip(trained, jobs, strict=True):
+    assert isinstance(network, BatchedNetwork)
+    found, losses = train(network, x, y, jobs, training)
+    for weights, job in zip(found, jobs, strict=True):
         expected = by_torch(module, job, x, y, training)
         np.testing.assert_allclose(weights, expected, atol=1e-4)  # where rounding decides a ReLU, paths part
     assert np.isfinite(losses).all()
@@ -67,39 +68,105 @@ def test_plain_training_follows_torch() -> None:
     module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3))
     x, y = rows_for((6,), 20, 3)
     jobs = jobs_of(module, [20], training)
-    trained, _ = train(PlainNetwork(module), Layout.of(module).n_parameters, x, y, jobs, training)
+    found, _ = train(PlainNetwork(module), x, y, jobs, training)
     fresh = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3))
-    np.testing.assert_allclose(trained[0], by_torch(fresh, jobs[0], x, y, training), atol=1e-5)
+    np.testing.assert_allclose(found[0], by_torch(fresh, jobs[0], x, y, training), atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "shape"), NETWORKS)
-def test_a_client_does_not_depend_on_who_trains_beside_it(name: str, shape: tuple[int, ...]) -> None:
-    training = Training(local_epochs=1, batch_size=10, learning_rate=0.05, momentum=0.5)
-    built = Built(lambda: make(name, shape, 10), 0)
-    x, y = rows_for(shape, 150, 10)
-    jobs = jobs_of(built.module, [23, 10, 27, 31, 9, 30], training)
-    n = built.layout.n_parameters
-    together, _ = train(built.learner(shape, 10), n, x, y, jobs, training)
+ALIKE = [
+    *(("lenet5", (1, 28, 28), batch) for batch in (3, 10, 16)),
+    *(("mlp", (12,), batch) for batch in (1, 10, 32)),
+    ("lenet5", (3, 32, 32), 10),
+    ("digits-cnn", (1, 8, 8), 7),
+    ("cnn1d", (3, 30), 10),
+    ("har-cnn", (3, 40), 7),
+    ("bilstm", (3, 9), 5),
+]
+TRAININGS = {
+    "momentum": {"momentum": 0.5, "weight_decay": 0.01},
+    "cyclic": {"momentum": 0.9, "schedule": "cyclic"},
+    "first-order": {"meta": "first-order"},
+    "hessian-free": {"meta": "hessian-free"},
+}
+
+
+@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize(("name", "shape", "batch"), ALIKE)
+def test_a_client_does_not_depend_on_who_trains_beside_it(
+    name: str, shape: tuple[int, ...], batch: int, kind: str
+) -> None:
+    training = Training(local_epochs=1, batch_size=batch, learning_rate=0.05, **TRAININGS[kind])  # type: ignore[arg-type]
+    built = Built(lambda: make(name, shape, 7), 0)
+    network = built.learner(shape, batch)
+    assert isinstance(network, BatchedNetwork)
+    x, y = rows_for(shape, 150, 7)
+    linear = np.full(built.layout.size, 0.01, np.float32)
+    jobs = jobs_of(built.module, [23, 10, 27, 31, 9, 30], training, proximal=0.1, linear=linear)
+    network.at_once = 6
+    together, losses = train(network, x, y, jobs, training)
     for size in (1, 2, 5):
-        for start in range(0, len(jobs), size):
-            part, _ = train(built.learner(shape, 10), n, x, y, jobs[start : start + size], training)
-            assert np.array_equal(part, together[start : start + size])
+        network.at_once = size
+        parts = [train(network, x, y, jobs[start : start + 5], training) for start in (0, 5)]
+        assert np.array_equal(np.concatenate([weights for weights, _ in parts]), together)
+        assert np.array_equal(np.concatenate([loss for _, loss in parts]), losses)
 
 
-class Parabola:
-    """A network whose loss is (w - 1)^2 / 2."""
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_both_paths_train_alike(kind: str) -> None:
+    """Whatever is asked for, in the terms of the loss and in the steps: the plain path is the simple one."""
+    training = Training(local_epochs=2, batch_size=8, learning_rate=0.05, inner_rate=0.1, **TRAININGS[kind])  # type: ignore[arg-type]
+    built = Built(lambda: make("mlp", (12,), 6), 0)
+    x, y = rows_for((12,), 150, 6)
+    random = np.random.default_rng(0)
+    centre, linear = (random.normal(size=built.layout.size).astype(np.float32) / 10 for _ in range(2))
+    jobs = jobs_of(built.module, [23, 40, 9, 23], training, proximal=0.3, centre=centre, linear=linear)
+    batched, plain = built.learner((12,), 8), PlainNetwork(built.module)
+    assert isinstance(batched, BatchedNetwork)
+    (weights, losses), (expected, same) = (train(each, x, y, jobs, training) for each in (batched, plain))
+    assert np.abs(expected - np.stack([job.weights for job in jobs])).max() > 0.01
+    np.testing.assert_allclose(weights, expected, atol=2e-5)
+    np.testing.assert_allclose(losses, same, atol=1e-5)
 
-    frozen = ()
 
-    def bind(self, weights: torch.Tensor, grads: torch.Tensor) -> None:
-        self.weights, self.grads = weights, grads
+def test_what_one_training_leaves_does_not_touch_the_next() -> None:
+    """Tensors are used again: those of a client that diverged, too."""
+    training = Training(batch_size=10, learning_rate=0.05)
+    built = Built(lambda: make("lenet5", (1, 28, 28), 10), 0)
+    network = built.learner((1, 28, 28), 10)
+    x, y = rows_for((1, 28, 28), 60, 10)
+    jobs = jobs_of(built.module, [23, 10, 27], training)
+    before = train(network, x, y, jobs, training)[0]
+    diverged = train(network, x, y, jobs, training.model_copy(update={"learning_rate": 1e20}))[0]
+    assert not np.isfinite(diverged).all()
+    assert np.array_equal(train(network, x, y, jobs, training)[0], before)
 
-    def gradients(self, x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        self.grads[: len(rows)] = self.weights[: len(rows)] - 1
-        return torch.zeros(len(rows))
 
-    def release(self) -> None:
-        pass
+def wide(after: int, **options: int) -> nn.Module:
+    layers = nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, after, 3, **options), nn.ReLU()  # type: ignore[arg-type]
+    return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10))
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape", "batch", "batched"),
+    [
+        ("lenet5", (1, 28, 28), 10, True),
+        ("lenet5", (3, 32, 32), 64, True),
+        ("mlp", (3, 32, 32), 10, False),  # a matrix of 393,216 numbers
+        ("mlp", (1, 28, 28), 256, True),
+        ("har-cnn", (9, 128), 64, True),
+        ("bilstm", (6, 32), 10, True),
+        ("resnet9", (3, 16, 16), 10, False),
+        (lambda: wide(128), (3, 12, 12), 10, True),
+        (lambda: wide(256), (3, 12, 12), 10, False),  # 36,864 weights of a convolution
+        (lambda: wide(64, stride=2), (3, 12, 12), 32, True),
+        (lambda: wide(64, stride=2), (3, 12, 12), 64, False),
+    ],
+)
+def test_the_path_is_a_rule_of_shapes_and_batches(
+    factory: object, shape: tuple[int, ...], batch: int, batched: bool
+) -> None:
+    built = Built(lambda: make(factory, shape, 10), 0)  # type: ignore[arg-type]
+    assert built.is_batched(shape, batch) == batched
 
 
 @pytest.mark.parametrize(("mu", "expected"), [(0.0, 0.19), (1.0, 0.18)])
@@ -107,8 +174,7 @@ def test_proximal_term_pulls_to_where_training_began(mu: float, expected: float)
     """Two steps of 0.1 from 0: the term must not take the live weights for its centre (then it would vanish)."""
     training = Training(learning_rate=0.1, batch_size=1, local_epochs=2, momentum=0)
     job = Job(np.zeros(1, np.float32), np.zeros((2, 1), np.int64), proximal=mu)
-    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
-    assert trained[0, 0] == pytest.approx(expected, abs=1e-6)
+    assert trained([job], training)[0] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("meta", "expected"), [("first-order", 0.009), ("hessian-free", 0.0081)])
@@ -116,31 +182,27 @@ def test_a_meta_step_looks_one_step_ahead(meta: str, expected: float) -> None:
     """From 0 with inner rate 0.1 and outer rate 0.01; the Hessian is 1, so the full gradient is 0.9 times smaller."""
     training = Training(learning_rate=0.01, inner_rate=0.1, meta=meta, batch_size=1, local_epochs=1)  # type: ignore[arg-type]
     job = Job(np.zeros(1, np.float32), np.zeros((3, 1), np.int64))
-    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
-    assert trained[0, 0] == pytest.approx(expected, abs=2e-5)
+    assert trained([job], training)[0] == pytest.approx(expected, abs=2e-5)
 
 
 def test_a_hessian_free_step_holds_where_gradients_are_small() -> None:
     """The two gradients that stand for the Hessian must not be so near to each other that rounding tells them apart."""
     training = Training(learning_rate=1.0, inner_rate=0.5, meta="hessian-free", batch_size=1, local_epochs=1)
     job = Job(np.full(1, 0.9999, np.float32), np.zeros((3, 1), np.int64))
-    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
-    assert 1 - trained[0, 0] == pytest.approx(0.75e-4, rel=0.05)
+    assert 1 - trained([job], training)[0] == pytest.approx(0.75e-4, rel=0.05)
 
 
 def test_a_hessian_free_step_is_never_turned_round() -> None:
     training = Training(learning_rate=0.01, inner_rate=1.9, meta="hessian-free", batch_size=1, local_epochs=1)
     job = Job(np.zeros(1, np.float32), np.zeros((3, 1), np.int64))
-    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
-    assert trained[0, 0] == pytest.approx(0, abs=1e-4)  # the first-order step goes the wrong way; this one stays
+    assert trained([job], training)[0] == pytest.approx(0, abs=1e-4)  # a first-order step would go the wrong way
 
 
 def test_linear_term_and_given_centre() -> None:
     training = Training(learning_rate=0.1, batch_size=1, momentum=0)
     centre, linear = np.full(1, 2, np.float32), np.full(1, 3, np.float32)
     job = Job(np.zeros(1, np.float32), np.zeros((1, 1), np.int64), 0.5, centre, linear)
-    trained, _ = train(Parabola(), 1, torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), [job], training)
-    assert trained[0, 0] == pytest.approx(-0.1 * (-1 + 0.5 * -2 + 3), abs=1e-6)
+    assert trained([job], training)[0] == pytest.approx(-0.1 * (-1 + 0.5 * -2 + 3), abs=1e-6)
 
 
 def test_every_row_is_seen_once_an_epoch() -> None:

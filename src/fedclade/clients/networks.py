@@ -1,73 +1,98 @@
-"""A network as the training loop sees it: weights [K, size] in, gradients [K, parameters] out.
+"""A network as the training loop sees it: it takes the weights of K clients and makes their gradients.
 
-There are two: `BatchedNetwork` steps many clients at once, for plain chains of layers; `PlainNetwork` takes any
+There are two: `BatchedNetwork` steps many clients at once, for chains of known layers; `PlainNetwork` takes any
 module, one client at a time. Which one a run uses follows from the module and the batch size alone (`Built.learner`),
 never from a timing or from how many clients there are, so that results are the same everywhere.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from fedclade.clients.batched import BatchedNetwork, ConvReluPool, is_pool_of_two, operations
+from fedclade.clients.batched import SMALLEST, Chain, Operation, first_trained, is_worth_it, largest_group, operations
 from fedclade.clients.objective import Classification, Objective
+from fedclade.clients.quick import quick_forward
 from fedclade.models import row_type
 from fedclade.models.weights import Layout, flatten, put
 from fedclade.randomness import seed_of
 
-# Beyond this many numbers in an input channel-batch, torch's own convolution wins over the banded product.
-LARGEST_CONVOLUTION = 96
+STEPS_AT_ONCE = 64  # whose labels are looked up in one go
 
 
 class Network(Protocol):
-    frozen: Sequence[slice]  # the parameters that are not trained
+    """Parameters and gradients are matrices [K, n], one or several; `pack` says what of a flat vector stands where."""
 
-    def bind(self, weights: Tensor, grads: Tensor) -> None:
-        """Work on these buffers from now on: weights [K, size], grads [K, parameters]."""
+    at_once: int  # how many clients it takes at most
 
-    def gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Fill grads with the gradient of the mean loss over some rows of a table, and return that loss.
+    @property
+    def parameters(self) -> Sequence[Tensor]: ...
 
-        `rows` [active, batch] are of the first `active` clients; -1 stands for none.
+    @property
+    def grads(self) -> Sequence[Tensor]: ...
+
+    @property
+    def frozen(self) -> Sequence[slice]:
+        """The parts of a flat vector that are not trained."""
+
+    def begin(self, weights: Tensor) -> None:
+        """Take the weights [K, size] of some clients."""
+
+    def pack(self, flat: Tensor) -> Sequence[Tensor]:
+        """Numbers in the order of flat vectors, as `parameters` holds them."""
+
+    def go_on_with(self, clients: int) -> None:
+        """Only the first few clients go on."""
+
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[Any]:
+        """What `gradients` takes, for each step of rows [steps, K, batch] of a table; -1 stands for none."""
+
+    def gradients(self, batch: Any, keep: float) -> Tensor:
+        """Fill `grads` with the gradient of the mean loss over a batch, and return that loss.
+
+        A share of what was there before is kept: with momentum, that is all there is to it.
         """
 
-    def release(self) -> None:
-        """Leave in the weights what the network counted or measured by itself while it was trained."""
+    def end(self) -> Tensor:
+        """The weights [K, size] of all clients that began, with what the network counted by itself."""
 
 
 class PlainNetwork:
-    """Any module, one client at a time. Its float32 parameters and their gradients are views of the flat buffers.
+    """Any module, one client at a time. Its float32 parameters and their gradients are views of the flat vectors.
 
     Parameters of another type are copied to and fro: steps are taken in float32, forward and backward passes in the
     module's own type.
     """
 
-    objective: Objective = Classification()
+    at_once = 1
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, objective: Objective | None = None) -> None:
         self.module, self.layout, self.row_type = module, Layout.of(module), row_type(module)
-        self.parameters = dict(module.named_parameters())
-        self.frozen: Sequence[slice] = [
-            self.layout.slices[name] for name, value in self.parameters.items() if not value.requires_grad
-        ]
+        self.objective = objective or Classification()
+        self.tensors = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self.homes = [(part, key, value) for part in module.modules() for key, value in part.named_buffers("", False)]
         self.unsaved = {name: value.clone() for name, value in self.buffers.items() if name not in self.layout.slices}
+        self.frozen = [self.layout.slices[name] for name, value in self.tensors.items() if not value.requires_grad]
+
+    def begin(self, weights: Tensor) -> None:
+        self.parameters = [weights[:, : self.layout.n_parameters]]
+        self.grads = [torch.zeros_like(self.parameters[0])]
+        self.bind(weights, self.grads[0])
 
     def bind(self, weights: Tensor, grads: Tensor | None) -> None:
-        """Without gradients the module is made ready for evaluation."""
-        self.vector, self.grads = weights[0], grads
+        """Work with the weights of one client; without gradients, for evaluation."""
+        self.weights = weights
         self.copied: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         self.module.train(grads is not None)
-        for part, key, value in self.homes:  # a forward pass may have put another tensor in its place
-            setattr(part, key, value)
-        for name, value in self.unsaved.items():
-            self.buffers[name].copy_(value)
+        for part, key, buffer in self.homes:  # a forward pass may have put another tensor in its place
+            setattr(part, key, buffer)
+        for name, buffer in self.unsaved.items():
+            self.buffers[name].copy_(buffer)
         for (name, place), shape in zip(self.layout.slices.items(), self.layout.shapes, strict=True):
-            value, parameter = self.vector[place].view(shape), self.parameters.get(name)
+            value, parameter = weights[0, place].view(shape), self.tensors.get(name)
             if parameter is None:
                 put(self.buffers[name], value)
                 continue
@@ -79,57 +104,100 @@ class PlainNetwork:
             if grad is not None:
                 self.copied.append((parameter, value, grad))
 
-    def gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        rows = rows[0][rows[0] >= 0]  # others would spoil batch statistics
+    def pack(self, flat: Tensor) -> list[Tensor]:
+        return [flat[:, : self.layout.n_parameters]]
+
+    def go_on_with(self, clients: int) -> None:
+        """One client is one client."""
+
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in rows[:, 0]:
+            used = batch[batch >= 0]  # others would spoil batch statistics
+            yield x[used], y[used]
+
+    def gradients(self, batch: tuple[Tensor, Tensor], keep: float) -> Tensor:
         for parameter, value, _ in self.copied:
             parameter.data.copy_(value)
             parameter.grad = None
-        assert self.grads is not None
-        self.grads.zero_()
+        self.grads[0].mul_(keep)
         with torch.enable_grad():
-            loss = self.objective.loss(self.outputs(x[rows]), y[rows])
+            loss = self.objective.loss(self.module(self.inputs(batch[0])).float(), batch[1])
             loss.backward()
         for parameter, _, grad in self.copied:
             if parameter.grad is not None:
-                grad.copy_(parameter.grad)
+                grad.add_(parameter.grad)
         return loss.detach().view(1)
 
-    def outputs(self, rows: Tensor) -> Tensor:
-        return self.module(as_inputs(rows).to(self.row_type)).float()
+    def inputs(self, rows: Tensor) -> Tensor:
+        return as_inputs(rows).to(self.row_type)
 
-    def release(self) -> None:
+    def end(self) -> Tensor:
         for name in self.layout.names:
             if name in self.buffers:
-                self.vector[self.layout.slices[name]] = self.module.get_buffer(name).flatten()
+                self.weights[0, self.layout.slices[name]] = self.module.get_buffer(name).flatten().float()
+        return self.weights
 
 
-class Batched:
-    """A chain of plain layers: many clients at once."""
+class BatchedNetwork:
+    """A chain of known layers: many clients at once."""
 
-    def __init__(self, chain: BatchedNetwork, frozen: Sequence[slice]) -> None:
-        self.chain, self.frozen = chain, frozen
+    def __init__(self, ops: Sequence[Operation], frozen: Sequence[slice]) -> None:
+        self.frozen, self.at_once = frozen, largest_group(ops)
+        self.chain_of = cache(partial(Chain, ops, trained=first_trained(ops, frozen)))
 
-    def bind(self, weights: Tensor, grads: Tensor) -> None:
-        self.weights, self.grads = weights, grads
+    def begin(self, weights: Tensor) -> None:
+        self.weights = weights
+        self._use(len(weights))
 
-    def gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        active, real = len(rows), rows >= 0
-        scale, rows = real / real.sum(1, keepdim=True), rows.clamp(min=0)
-        return self.chain.gradients(self.weights[:active], as_inputs(x[rows]), y[rows], scale, self.grads[:active])
+    def _use(self, clients: int) -> None:
+        self.chain = self.chain_of(clients)
+        self.parameters, self.grads = self.chain.parameters, self.chain.grads
+        for mine, given in zip(self.parameters, self.pack(self.weights[:clients]), strict=True):
+            mine.copy_(given)
+        for mine in self.grads:
+            mine.zero_()
 
-    def release(self) -> None:
-        """Its layers keep nothing."""
+    def pack(self, flat: Tensor) -> list[Tensor]:
+        return self.chain.pack(flat)
+
+    def go_on_with(self, clients: int) -> None:
+        if clients < self.chain.clients:
+            self.end()
+            before = self.grads
+            self._use(clients)
+            for mine, kept in zip(self.grads, before, strict=True):
+                mine.copy_(kept[:clients])
+
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        rows = nn.functional.pad(rows, (0, self.chain.batch - rows.shape[2]), value=-1)
+        clients, batch = rows.shape[1:]
+        for some in rows.split(STEPS_AT_ONCE):
+            real = (some >= 0).unsqueeze(2)
+            scale, some = real / real.sum(3, keepdim=True), some.clamp(min=0)
+            target = torch.zeros(len(some), clients, self.chain.n_classes, batch)
+            target.scatter_(2, y[some].unsqueeze(2), scale)
+            for each, wanted, weight in zip(some, target, scale, strict=True):
+                yield as_inputs(x.index_select(0, each.flatten())).unflatten(0, (clients, batch)), wanted, weight
+
+    def gradients(self, batch: tuple[Tensor, Tensor, Tensor], keep: float) -> Tensor:
+        return self.chain.gradients(*batch, keep)
+
+    def end(self) -> Tensor:
+        self.chain.unpack(self.weights[: self.chain.clients])
+        return self.weights
 
 
 class Built:
     """One of a run's networks: its module, the layout of its weights, and those it starts from."""
 
     def __init__(self, factory: Callable[[], nn.Module], seed: int) -> None:
-        self.seed = seed
+        self.seed, self.device = seed, torch.device("cpu")
         torch.manual_seed(seed % 2**63)
-        self.module = with_quick_pools(factory())
+        self.module = factory()
         self.plain = PlainNetwork(self.module)
         self.layout, self.initial = self.plain.layout, flatten(self.module)
+        self.quick = quick_forward(self.module)
+        self.learner = cache(self._learner)
 
     @property
     def objective(self) -> Objective:
@@ -137,68 +205,30 @@ class Built:
 
     def work_for(self, objective: Objective, device: torch.device) -> None:
         """From now on train for this, there."""
-        self.plain.objective = objective
-        self.module.to(device)
+        self.device = device
+        self.plain = PlainNetwork(self.module.to(device), objective)
+        self.learner.cache_clear()
 
-    def learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
+    def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
-        ops = operations(self.module, input_shape)
-        convolutional = any(isinstance(op, ConvReluPool) for op in ops or ())
-        if (
-            ops is None
-            or not self.objective.is_cross_entropy
-            or (convolutional and batch_size * input_shape[0] > LARGEST_CONVOLUTION)
-        ):
+        if self.device.type != "cpu" or not self.objective.is_cross_entropy:
             return self.plain
-        return Batched(BatchedNetwork(ops), self.plain.frozen)
+        ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
+        return self.plain if ops is None or not is_worth_it(ops) else BatchedNetwork(ops, self.plain.frozen)
 
     def is_batched(self, input_shape: tuple[int, ...], batch_size: int) -> bool:
         """Whether many clients are trained at once."""
         return self.learner(input_shape, batch_size) is not self.plain
 
-    def outputs(self, rows: Tensor, first: int) -> Tensor:
-        """Of rows of which the first stands at this place: where a forward pass draws, these are its random numbers."""
-        torch.manual_seed(seed_of(self.seed, "forward", round=first) % 2**63)
-        return self.plain.outputs(rows)
+    def outputs(self, rows: Tensor, first: int, each_layer: bool = False) -> Tensor:
+        """Of rows of which the first stands at this place: where a forward pass draws, these are its random numbers.
+
+        `each_layer`: somebody looks at single layers, so that each must be asked for itself.
+        """
+        torch.default_generator.manual_seed(seed_of(self.seed, "forward", round=first) % 2**63)
+        return (self.module if each_layer else self.quick)(self.plain.inputs(rows)).float()
 
 
 def as_inputs(rows: Tensor) -> Tensor:
     """Rows as a network takes them: images of bytes become numbers from 0 to 1."""
     return rows.to(torch.float32).mul_(1 / 255) if rows.dtype == torch.uint8 else rows
-
-
-class QuickPool(nn.MaxPool2d):
-    """A 2x2 max pool that takes strided maxima where no gradient is wanted: several times faster on a CPU."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or input.shape[-1] % 2 or input.shape[-2] % 2:
-            return super().forward(input)
-        rows = torch.maximum(input[..., 0::2, :], input[..., 1::2, :])
-        return torch.maximum(rows[..., 0::2], rows[..., 1::2])
-
-
-class QuickReluPool(QuickPool):
-    """The same with the ReLU before it, which is done on the quarter of the numbers that is left after it."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        pooled = super().forward(input)
-        return pooled if torch.is_grad_enabled() else pooled.clamp_(min=0)
-
-
-class ReluLeftToPool(nn.ReLU):
-    """A ReLU that the pool after it does where no gradient is wanted: the two commute."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if torch.is_grad_enabled() else input
-
-
-def with_quick_pools(module: nn.Module) -> nn.Module:
-    """The module, its plain 2x2 max pools made quick for evaluation."""
-    for chain in [part for part in module.modules() if isinstance(part, nn.Sequential)]:
-        for first, second in pairwise(chain):
-            if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and is_pool_of_two(second):
-                first.__class__, second.__class__ = ReluLeftToPool, QuickReluPool
-    for layer in module.modules():
-        if type(layer) is nn.MaxPool2d and is_pool_of_two(layer):
-            layer.__class__ = QuickPool
-    return module

@@ -212,7 +212,7 @@ class ClientRuntime:
         torch.manual_seed(seed_of(self.seed, "dropout", first, round) % 2**63)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
-        trained, mean_losses = train(learner, network.layout.n_parameters, x, y, jobs, training)
+        trained, mean_losses = train(learner, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
@@ -328,8 +328,8 @@ def composed(
 def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = False) -> list[Tensor]:
     """What a network puts out for some rows, chunk by chunk."""
     network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)).to(rows.x.device), None)
-    with torch.enable_grad() if each_layer else torch.inference_mode():
-        return [network.outputs(rows.x[part], int(part[0])).detach() for part in rows.chunks()]
+    with torch.inference_mode():
+        return [network.outputs(rows.x[part], int(part[0]), each_layer) for part in rows.chunks()]
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,94 +37,128 @@ def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator)
 
 
 def train(
-    network: Network, n_parameters: int, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps."""
-    if training.meta != "none":
-        return meta_train(network, n_parameters, x, y, jobs, training)
-    # Those with most steps first, so that the ones still at work are always the first rows of the buffers.
+    # Those with most steps first, so that the ones still at work are always the first ones of a group.
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
-    jobs = [jobs[k] for k in order]
-    weights = torch.from_numpy(np.stack([job.weights for job in jobs]))
-    parameters = weights[:, :n_parameters]
-    grads = torch.zeros_like(parameters)
-    velocity = torch.zeros_like(parameters) if training.momentum else None
-    terms = _extra_terms(jobs, parameters)
-    rates = _cyclic_rates(jobs, training) if training.schedule == "cyclic" else None
-    network.bind(weights, grads)
-    losses = torch.zeros(len(jobs))
-    lengths = np.array([len(job.batches) for job in jobs])
-    for step in range(int(lengths.max(initial=0))):
-        active = int((lengths > step).sum())
-        losses[:active] += network.gradients(x, y, _rows([job.batches[step] for job in jobs[:active]]))
-        w, g = parameters[:active], grads[:active]
-        with torch.no_grad():
-            if training.weight_decay:
-                g.add_(w, alpha=training.weight_decay)
-            if terms is not None:
-                proximal, centre, linear = (term[:active] for term in terms)
-                g.add_(proximal * (w - centre)).add_(linear)
+    parts = [
+        train_together(network, x, y, [jobs[k] for k in order[start : start + network.at_once]], training)
+        for start in range(0, len(jobs), network.at_once)
+    ]
+    back = np.argsort(order)
+    return np.concatenate([weights for weights, _ in parts])[back], np.concatenate([loss for _, loss in parts])[back]
+
+
+@torch.no_grad()
+def train_together(
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same for as many as a network takes at once, sorted by their steps."""
+    per_step = {"none": 1, "first-order": 2, "hessian-free": 3}[training.meta]
+    lengths = np.array([len(job.batches) // per_step for job in jobs])
+    network.begin(torch.from_numpy(np.stack([job.weights for job in jobs])).to(x.device))
+    descent = Descent(network, jobs, training, lengths)
+    losses = torch.zeros(len(jobs), device=x.device)
+    done = 0
+    for active in range(len(jobs), 0, -1):
+        end = int(lengths[active - 1])
+        if end == done:
+            continue
+        network.go_on_with(active)
+        rows = np.stack([job.batches[done * per_step : end * per_step] for job in jobs[:active]], 1)
+        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device))
+        for step in range(done, end):
+            losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
+        done = end
+    return network.end().cpu().numpy(), losses.cpu().numpy() / np.maximum(lengths, 1).astype(np.float32)
+
+
+class Descent:
+    """Stochastic gradient descent with momentum: the one place where parameters move. Each client has its own row."""
+
+    def __init__(self, network: Network, jobs: Sequence[Job], training: Training, lengths: np.ndarray) -> None:
+        self.network, self.training = network, training
+        # The gradients of a meta step are of different places: no momentum there.
+        self.momentum = training.momentum if training.meta == "none" else 0.0
+        device = network.parameters[0].device
+        self.terms = _extra_terms(network, jobs, device)
+        self.rates = _cyclic_rates(jobs, training, lengths).to(device) if training.schedule == "cyclic" else None
+        self.frozen: list[tuple[int, Tensor]] = []
+        if network.frozen:
+            marked = torch.zeros(1, len(jobs[0].weights), device=device)
             for place in network.frozen:
-                g[:, place] = 0
-            if velocity is not None:
-                g = velocity[:active].mul_(training.momentum).add_(g)
-            if rates is None:
+                marked[:, place] = 1
+            self.frozen = [(part, mask > 0) for part, mask in enumerate(network.pack(marked)) if mask.any()]
+
+    def step(self, number: int, *batches: Any) -> Tensor:
+        """Take a step on a batch (a meta step: on two or three), and return the losses."""
+        network, training = self.network, self.training
+        loss = network.gradients(*batches, self.momentum) if len(batches) == 1 else self._meta_gradients(*batches)
+        if training.weight_decay:
+            for w, g in zip(network.parameters, network.grads, strict=True):
+                g.add_(w, alpha=training.weight_decay)
+        if self.terms is not None:
+            for w, g, centre, linear in zip(network.parameters, network.grads, *self.terms[1:], strict=True):
+                g.add_(self.terms[0][: len(w)] * (w - centre[: len(w)])).add_(linear[: len(w)])
+        self._freeze()
+        for w, g in zip(network.parameters, network.grads, strict=True):
+            if self.rates is None:
                 w.add_(g, alpha=-training.learning_rate)
             else:
-                w.sub_(g * rates[:active, step, None])
-    network.release()
-    back = np.argsort(order)
-    mean_loss = (losses / torch.from_numpy(np.maximum(lengths, 1))).numpy()
-    return weights.numpy()[back], mean_loss[back]
+                w.sub_(g * self.rates[: len(w), number, None])
+        return loss
+
+    def _freeze(self) -> None:
+        for part, mask in self.frozen:
+            self.network.grads[part].masked_fill_(mask, 0)
+
+    def _gradients(self, batch: Any) -> Tensor:
+        loss = self.network.gradients(batch, 0.0)
+        self._freeze()
+        return loss
+
+    def _meta_gradients(self, first: Any, second: Any, third: Any = None) -> Tensor:
+        """Fill the gradients of the loss one inner step ahead; without a third batch, the Hessian is left out.
+
+        Fallah et al., "Personalized Federated Learning with Theoretical Guarantees", NeurIPS 2020.
+        """
+        here = [w.clone() for w in self.network.parameters]
+        self._gradients(first)
+        self._go(here, self.network.grads, -self.training.inner_rate)
+        loss = self._gradients(second)
+        if third is not None:
+            self._bend(here, third)
+        self._go(here)
+        return loss
+
+    def _bend(self, here: Sequence[Tensor], batch: Any) -> None:
+        """Take the Hessian's part from the gradients, by two gradients a fixed distance apart."""
+        outer = [g.clone() for g in self.network.grads]
+        length = _lengths(outer)
+        way = [g / length.clamp(min=1e-12) for g in outer]
+        self._go(here, way, SPREAD)
+        self._gradients(batch)
+        bend = [g.clone() for g in self.network.grads]
+        self._go(here, way, -SPREAD)
+        self._gradients(batch)
+        for b, g in zip(bend, self.network.grads, strict=True):
+            b.sub_(g).mul_(length * (self.training.inner_rate / (2 * SPREAD)))
+        # At most as long as the step itself: else, where the loss bends much, it would turn the step round.
+        share = (length / _lengths(bend).clamp(min=1e-12)).clamp(max=1)
+        for g, o, b in zip(self.network.grads, outer, bend, strict=True):
+            torch.sub(o, b * share, out=g)
+
+    def _go(self, here: Sequence[Tensor], way: Sequence[Tensor] | None = None, far: float = 0.0) -> None:
+        """Put the parameters somewhere: here, or some way off."""
+        for part, (w, h) in enumerate(zip(self.network.parameters, here, strict=True)):
+            w.copy_(h) if way is None else torch.add(h, way[part], alpha=far, out=w)
 
 
-def _rows(batches: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.stack(batches))
-
-
-def meta_train(
-    network: Network, n_parameters: int, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
-) -> tuple[np.ndarray, np.ndarray]:
-    """Steps towards weights from which one more step does well: each takes two batches, hessian-free ones three.
-
-    A client with fewer batches than that stays where it is. No momentum: the two gradients of a step are of different
-    places. Fallah et al., "Personalized Federated Learning with Theoretical Guarantees", NeurIPS 2020.
-    """
-    per_step = 2 if training.meta == "first-order" else 3
-    results, losses = [], []
-    for job in jobs:
-        weights = torch.from_numpy(np.array(job.weights[None]))
-        w, grads = weights[:, :n_parameters], torch.zeros(1, n_parameters)
-        network.bind(weights, grads)
-
-        def gradient_at(place: Tensor, batch: np.ndarray, w: Tensor = w, grads: Tensor = grads) -> tuple[Tensor, float]:
-            here = w.clone()
-            w.copy_(place)
-            loss = float(network.gradients(x, y, _rows([batch])).sum())
-            w.copy_(here)
-            for part in network.frozen:
-                grads[:, part] = 0
-            return grads.clone(), loss
-
-        seen = []
-        with torch.no_grad():
-            for first in range(0, len(job.batches) - per_step + 1, per_step):
-                inner, _ = gradient_at(w, job.batches[first])
-                outer, loss = gradient_at(w - training.inner_rate * inner, job.batches[first + 1])
-                seen.append(loss)
-                if training.meta == "hessian-free":
-                    third = job.batches[first + 2]
-                    length = outer.norm()
-                    reach = outer * (SPREAD / length.clamp(min=1e-12))
-                    bend = gradient_at(w + reach, third)[0] - gradient_at(w - reach, third)[0]
-                    bend *= training.inner_rate * length / (2 * SPREAD)
-                    # At most as long as the step itself: else, where the loss bends much, it would turn the step round.
-                    outer = outer - bend * (length / bend.norm().clamp(min=1e-12)).clamp(max=1)
-                w.sub_(training.learning_rate * outer)
-        network.release()
-        results.append(weights.numpy()[0])
-        losses.append(np.mean(seen) if seen else 0.0)
-    return np.stack(results), np.array(losses, np.float32)
+def _lengths(parts: Sequence[Tensor]) -> Tensor:
+    """(clients, 1): the length of each client's vector. Summed together, they would depend on how many there are."""
+    squares = [torch.stack([part[k].square().sum() for part in parts]).sum() for k in range(len(parts[0]))]
+    return torch.stack(squares).sqrt().unsqueeze(1)
 
 
 def cyclic_rate(step: np.ndarray, step_size: int, base: float, top: float) -> np.ndarray:
@@ -136,10 +171,9 @@ def cyclic_rate(step: np.ndarray, step_size: int, base: float, top: float) -> np
     return base + (top - base) * height / 2 ** (cycle - 1)
 
 
-def _cyclic_rates(jobs: Sequence[Job], training: Training) -> Tensor:
+def _cyclic_rates(jobs: Sequence[Job], training: Training, lengths: np.ndarray) -> Tensor:
     """(jobs, steps): the learning rate of every job at each of its steps."""
-    lengths = [len(job.batches) for job in jobs]
-    rates = torch.zeros(len(jobs), max(lengths, default=0))
+    rates = torch.zeros(len(jobs), int(lengths.max(initial=0)))
     for row, job, length in zip(rates, jobs, lengths, strict=True):
         epoch = max(length // max(training.local_epochs, 1), 1)
         steps = job.steps_before + np.arange(length)
@@ -148,16 +182,15 @@ def _cyclic_rates(jobs: Sequence[Job], training: Training) -> Tensor:
     return rates
 
 
-def _extra_terms(jobs: Sequence[Job], parameters: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+def _extra_terms(
+    network: Network, jobs: Sequence[Job], device: torch.device
+) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]] | None:
     """The proximal strength, its centre and the linear term of every job, or None where no job has any."""
     if not any(job.proximal or job.linear is not None for job in jobs):
         return None
-    size = parameters.shape[1]
-    centre = parameters.clone()  # a copy: the live parameters as their own centre would make the term vanish
-    linear = torch.zeros_like(parameters)
-    for k, job in enumerate(jobs):
-        if job.centre is not None:
-            centre[k] = torch.from_numpy(job.centre[:size])
-        if job.linear is not None:
-            linear[k] = torch.from_numpy(job.linear[:size])
-    return torch.tensor([[job.proximal] for job in jobs], dtype=torch.float32), centre, linear
+    nothing = np.zeros_like(jobs[0].weights)
+    centres = [job.weights if job.centre is None else job.centre for job in jobs]
+    linears = [nothing if job.linear is None else job.linear for job in jobs]
+    strengths = torch.tensor([[job.proximal] for job in jobs], dtype=torch.float32, device=device)
+    pull, push = (network.pack(torch.from_numpy(np.stack(vectors)).to(device)) for vectors in (centres, linears))
+    return strengths, pull, push

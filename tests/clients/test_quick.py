@@ -1,0 +1,46 @@
+"""Evaluation with quick pools gives what the module itself gives."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedclade.clients.quick import quick_forward
+from fedclade.models import make
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(36, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.pool(x).flatten(1))
+
+
+NETWORKS = {
+    "one channel": (lambda: make("lenet5", (1, 28, 28), 5), (1, 28, 28)),
+    "three channels": (lambda: make("lenet5", (3, 32, 32), 5), (3, 32, 32)),
+    "odd sides": (lambda: make("lenet5", (1, 27, 29), 5), (1, 27, 29)),
+    "nested, with normalisation": (lambda: make("resnet9", (3, 16, 16), 5), (3, 16, 16)),
+    "signals": (lambda: make("har-cnn", (3, 40), 5), (3, 40)),
+    "padded": (lambda: padded(nn.ReLU(inplace=True), bias=False), (1, 12, 12)),
+    "dropout": (lambda: padded(nn.ReLU(), nn.Dropout2d(), bias=True), (1, 12, 12)),
+    "a forward of its own": (Own, (1, 12, 12)),
+}
+
+
+def padded(*between: nn.Module, bias: bool) -> nn.Module:
+    convolution = nn.Conv2d(1, 4, 3, padding=1, bias=bias)
+    return nn.Sequential(convolution, *between, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 5))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    factory, shape = NETWORKS[name]
+    module = factory().eval()
+    x = torch.rand(7, *shape)
+    x[:, :, :5] = 0
+    with torch.inference_mode():
+        torch.testing.assert_close(quick_forward(module)(x.clone()), module(x.clone()), atol=1e-5, rtol=1e-5)
