@@ -447,7 +447,7 @@ def dealt_nodes(
 
     if data.startswith("folder:"):
         folder = path_of(data).absolute()
-        names = federation_of(data).names
+        names = federation_of(data, options=more.data_options if more is not None else None).names
         if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")
         return [{"name": name, "data": f"folder:{folder}", "seed": seed} for name in names[:nodes]]
