@@ -104,8 +104,11 @@ class Scripted:
     def arrivals(self) -> tuple[str, ...]:
         return ()
 
-    def remembered(self) -> Mapping[str, set[str]]:
+    def remembered(self) -> Mapping[str, Mapping[str, int]]:
         return {}
+
+    def check_memory(self, round: int, forget: bool) -> set[str]:
+        return set()
 
     def rewind(self, round: int) -> None: ...
 

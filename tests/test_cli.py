@@ -94,10 +94,10 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def unfinished(copy: Path) -> Path:
     """The same run with two more rounds to go."""
-    RunFolder(copy).rewind(2)
-    record = json.loads((copy / "settings.json").read_text())
-    record["settings"]["rounds"] = 4
-    (copy / "settings.json").write_text(json.dumps(record))
+    folder = RunFolder(copy)
+    folder.rewind(2)
+    record = folder.settings
+    folder.update_settings({**record, "settings": {**record["settings"], "rounds": 4}})
     return copy
 
 
@@ -217,7 +217,8 @@ def test_resume_goes_on_and_adds_rounds(invoke: Invoke, unfinished: Path) -> Non
 
 
 def test_a_run_that_has_not_begun_is_shown_as_such(invoke: Invoke, unfinished: Path) -> None:
-    shutil.rmtree(unfinished / "checkpoints")
+    for name in ("checkpoints", "parts"):
+        shutil.rmtree(unfinished / name)
     assert "not one of 4 rounds has ended yet; go on with" in invoke("show", unfinished).stdout
 
 

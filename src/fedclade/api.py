@@ -79,7 +79,7 @@ def _begun(
     if isinstance(data, str) and settings.workers > 1:
         federation = federation.shared()
     networks = make_networks(settings.method, model, federation.names, federation.input_shape, federation.n_classes)
-    settings = settings.model_copy(update={"model": model_name(networks.specs), "data": _from_anywhere(settings.data)})
+    settings = _from_anywhere(settings.model_copy(update={"model": model_name(networks.specs)}))
     record = run_record(
         settings,
         clients=federation.names,
@@ -102,10 +102,20 @@ def _begun(
         raise
 
 
-def _from_anywhere(data: str) -> str:
-    """Data by a path that holds from any directory."""
-    kind, colon, path = data.partition(":")
-    return f"{kind}:{Path(path).expanduser().absolute()}" if colon and kind in ("folder", "table") else data
+def _from_anywhere(settings: Settings) -> Settings:
+    """The same settings with paths that hold from any directory."""
+
+    def whole(path: str) -> str:
+        return str(Path(path).expanduser().absolute())
+
+    kind, _, path = settings.data.partition(":")
+    changes: dict[str, Any] = {"data": f"{kind}:{whole(path)}"} if kind in ("folder", "table") and path else {}
+    if settings.data_dir is not None:
+        changes["data_dir"] = whole(settings.data_dir)
+    probe = getattr(settings.method, "probe_file", None)
+    if probe is not None:
+        changes["method"] = settings.method.model_copy(update={"probe_file": whole(probe)})
+    return settings.model_copy(update=changes)
 
 
 def _gone(

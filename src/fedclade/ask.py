@@ -75,8 +75,11 @@ class Engine(Protocol):
     def rewind(self, round: int) -> None:
         """Go back to what clients remembered at the end of a round."""
 
-    def remembered(self) -> Mapping[str, set[str]]:
-        """Who keeps something in each slot of the clients' memory, as far as it can be seen from here."""
+    def remembered(self) -> Mapping[str, Mapping[str, int]]:
+        """The checksum of what each client keeps, by slot, as far as it can be seen from here."""
+
+    def check_memory(self, round: int, forget: bool) -> set[str]:
+        """Whose memory of a round and before is damaged; `forget` what is."""
 
     def remember(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
         """Have a client keep something."""

@@ -186,6 +186,8 @@ def _outcome(result: "Result") -> list[RenderableType]:
         "time": time_in_words(result.seconds),
         "run": str(result.path),
     }
+    if result.remarks:
+        facts["remarks"] = "; ".join(result.remarks)
     grid = Table.grid(padding=(0, 2))
     for name, words in facts.items():
         grid.add_row(Text(name, style="dim"), Text(words, overflow="fold"))

@@ -34,8 +34,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool
         if flush:
             _flush_folder(path.parent)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise FedcladeError(f"cannot write {path}: {reason}; free some space or choose another folder") from error
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: Exception) -> FedcladeError:
+    reason = getattr(error, "strerror", None) or error
+    return FedcladeError(f"cannot write {path}: {reason}; free some space or choose another folder")
 
 
 def _umask() -> int:
@@ -56,14 +60,20 @@ def _flush_folder(folder: Path) -> None:
 
 def flush_all(paths: Iterable[Path]) -> None:
     """Bring files to the disk, many at a time: the disk then does in one go what it would do one by one."""
+    fresh = list(paths)
 
     def flush(path: Path) -> None:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        try:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(path, error) from error
 
     with ThreadPoolExecutor(16) as hands:
-        for _ in hands.map(flush, paths):
+        for _ in hands.map(flush, fresh):
             pass
+    for folder in {path.parent for path in fresh}:
+        _flush_folder(folder)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -523,8 +523,11 @@ class PlainEngine:
     def rewind(self, round: int) -> None:
         pass
 
-    def remembered(self) -> Mapping[str, set[str]]:
+    def remembered(self) -> Mapping[str, Mapping[str, int]]:
         return {}
+
+    def check_memory(self, round: int, forget: bool) -> set[str]:
+        return set()
 
     def remember(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
         pass

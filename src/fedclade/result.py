@@ -118,6 +118,11 @@ class Result:
         """Of the server's process: with one worker, of everything."""
         return float(self._reached[2]["cpu_seconds"])
 
+    @property
+    def remarks(self) -> list[str]:
+        """On what went wrong with the files of the run and how it went on."""
+        return list(self._reached[2].get("remarks", []))
+
     # The tables
 
     @cached_property
@@ -279,7 +284,8 @@ class Result:
     @cached_property
     def records(self) -> dict[tuple[int, str], Any]:
         """Everything the method kept to look at, by round and name."""
-        return {key: value for key, value in self.folder.records().items() if key[0] <= self.round}
+        kept = self.folder.records(self._reached[2].get("records", {}))
+        return {key: value for key, value in kept.items() if key[0] <= self.round}
 
     def kept(self, name: str) -> dict[int, Any]:
         """The records of one name, by round."""
@@ -300,10 +306,16 @@ class Result:
         """The clusters with their models and all that the method remembers."""
         from fedclade.methods import Clusters
 
+        return Clusters.from_plain(self._state["clusters"], self._its_method.State)
+
+    @cached_property
+    def _state(self) -> Mapping[str, Any]:
+        """The run's own state after its last round."""
         saved = self.folder.last_checkpoint()
-        if saved is None:
-            raise FedcladeError(f"{self.path} has no checkpoint: the models cannot be read")
-        return Clusters.from_plain(saved[1]["clusters"], self._its_method.State)
+        if saved is None or saved[0] != self.round:
+            why = f": {self.folder.damaged[0]}" if self.folder.damaged else ""
+            raise FedcladeError(f"{self.path} has no checkpoint of round {self.round}{why}: the models cannot be read")
+        return saved[1]
 
     def model_for(self, client: str) -> "nn.Module":
         """The model that serves a client, as a torch module; where a method has clients adapt it, before they do."""
@@ -327,7 +339,7 @@ class Result:
         task, model = self.served(client), self.state_of_clusters.model_of(client)
         if task.through:
             return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
-        kept = self._memory.read(client, task.start) if task.start else None
+        kept = self._remembered(client, task.start) if task.start else None
         otherwise = model if task.otherwise is None else task.otherwise
         return composed(task.weights, task.layers, kept, otherwise, self.layout)
 
@@ -340,7 +352,14 @@ class Result:
     def _memory(self) -> "Memory":
         from fedclade.clients.memory import Memory
 
-        return Memory(self.path / "clients")
+        return Memory(self.path / "clients", read_only=True)
+
+    def _remembered(self, client: str, slot: str) -> np.ndarray | None:
+        """What a client keeps in a slot: exactly what it kept at the last checkpoint."""
+        expected = self._state["memory"].get(slot, {}).get(client)
+        if expected is not None and self._memory.known().get(slot, {}).get(client) != expected:
+            raise FedcladeError(f"what {client} remembered is lost: put {self.path / 'clients'} back from a copy")
+        return self._memory.read(client, slot)
 
     @cached_property
     def _its_method(self) -> "Method":
@@ -349,7 +368,7 @@ class Result:
         return self._method or recorded_settings(self.record, self.path).method
 
     def _kept(self, client: str, slot: str) -> np.ndarray:
-        weights = self._memory.read(client, slot)
+        weights = self._remembered(client, slot)
         if weights is None and self.summary.get("engine") == "flower":
             raise FedcladeError(f"client {client!r} keeps its own model on its node: it does not travel")
         if weights is None:

@@ -1,5 +1,6 @@
 """The loop: start, round, evaluate, record, checkpoint; and the result that it leaves."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -82,14 +83,19 @@ class Loop:
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         self.bad_rounds = 0
         self.arrivals: dict[int, list[str]] = {}
+        self.records: Counter[str] = Counter()  # how many the method has kept, by name
+        self.remarks: list[str] = []  # on what went wrong with the run's own files
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
+            for damage in self.run.damaged:
+                self._remark(f"{damage}: went on from the checkpoint of round {saved[0]}")
         self.present = self.calendar.present(max(first - 1, 0))
         self.run.rewind(first - 1)
+        damaged = self.engine.check_memory(first - 1, self.forget_memory)
         self.engine.rewind(first - 1)
         if saved is not None and clusters is not None:
-            self._check_memory(saved[1]["memory"], clusters, first - 1)
+            self._check_memory(saved[1]["memory"], damaged, clusters, first - 1)
         for number in range(first, self.rounds + 1):
             began = time.perf_counter(), time.process_time()
             self._let_join(number)
@@ -109,22 +115,35 @@ class Loop:
         assert clusters is not None
         return self._finish(clusters)
 
-    def _check_memory(self, slots: Mapping[str, int], clusters: Clusters, round: int) -> None:
+    def _check_memory(
+        self, slots: Mapping[str, Mapping[str, int]], damaged: set[str], clusters: Clusters, round: int
+    ) -> None:
         """Clients that have lost what they remembered would begin anew without a word."""
         known = self.engine.remembered()
-        for slot, count in slots.items():
-            if len(known.get(slot, ())) >= count:
-                continue
-            lost = sorted(self.has_trained - known.get(slot, set()))
-            if not self.forget_memory:
-                raise FedcladeError(
-                    f"what {listed(lost, 5)} remembered is lost: put {self.run.path / 'clients'} back from a copy, "
-                    "or go on from the cluster models with --forget-memory"
-                )
-            for client in lost:
-                model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
-                if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
-                    self.engine.remember(client, slot, model, round)
+        lost = [
+            (client, slot)
+            for slot, checksums in slots.items()
+            for client, checksum in checksums.items()
+            if client in damaged or known.get(slot, {}).get(client) != checksum
+        ]
+        if not lost:
+            return
+        names = listed(dict.fromkeys(client for client, _ in lost), 5)
+        if not self.forget_memory:
+            raise FedcladeError(
+                f"what {names} remembered is lost or damaged: put {self.run.path / 'clients'} back from a copy, "
+                "or go on from the cluster models with --forget-memory"
+            )
+        self._remark(f"what {names} remembered was lost: they went on after round {round} from the cluster models")
+        for client, slot in lost:
+            model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
+            if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
+                self.engine.remember(client, slot, model, round)
+
+    def _remark(self, words: str) -> None:
+        """Say it now, on stderr unless the program logs elsewhere, and keep it with the result."""
+        logging.getLogger("fedclade").warning(words)
+        self.remarks.append(words)
 
     # One step of the method
 
@@ -184,6 +203,7 @@ class Loop:
         self.has_answered, self.bad_rounds = set(state["has_answered"]), state["bad_rounds"]
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
         self.arrivals = {int(number): list(names) for number, names in state["arrivals"].items()}
+        self.records, self.remarks = Counter(state["records"]), list(state["remarks"])
         for number, names in self.arrivals.items():
             self.calendar = self.calendar.joined_by(names, number)
         return Clusters.from_plain(state["clusters"], self.method.State)
@@ -226,6 +246,7 @@ class Loop:
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
+        self.records.update(self.ask.records.keys())
         self.seconds += time.perf_counter() - began[0]
         self.cpu_seconds += time.process_time() - began[1]
         state = {
@@ -238,10 +259,12 @@ class Loop:
             "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
             "arrivals": self.arrivals,
-            "memory": {slot: len(clients) for slot, clients in self.engine.remembered().items()},
+            "memory": self.engine.remembered(),
+            "records": dict(self.records),
+            "remarks": self.remarks,
         }
-        tables = {"history": self._history(number, clusters, measured, local), "ledger": self.ask.ledger}
         self.engine.flush()
+        tables = {"history": self._history(number, clusters, measured, local), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
         self.on_round(self._progress(number, len(clusters), measured, local))
 
@@ -333,6 +356,8 @@ class Loop:
             "clusters": {"found": len(clusters), **agreement},
             "bytes": dict(self.bytes),
             "failures": self._failures(),
+            "records": dict(self.records),
+            "remarks": self.remarks,
             "seconds": round(self.seconds, 3),
             "cpu_seconds": round(self.cpu_seconds, 3),  # of this process: with one worker, of everything
         }

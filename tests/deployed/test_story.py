@@ -18,7 +18,7 @@ from fedclade import api
 from fedclade.clients.memory import Memory
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Failure, Task, Train
-from fedclade.data import DataOptions, federation_of
+from fedclade.data import Preprocessing, federation_of
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.local import LocalTransport
 from fedclade.models.assigned import Networks
@@ -144,9 +144,8 @@ def test_the_outcome_is_that_of_one_process_without_the_missing(story: Story, ro
     record = story.run.settings
     saved = story.run.last_checkpoint()
     assert saved is not None
-    expected = replayed(
-        story.run, federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none")), tmp_path
-    )
+    made = Preprocessing.model_validate(record["preprocessing"])  # by those who began
+    expected = replayed(story.run, federation_of(f"folder:{rows / 'all'}", preprocessing=made), tmp_path)
     found = saved[1]["clusters"]
     assert expected["members"] == found["members"]
     for cluster, model in found["models"].items():

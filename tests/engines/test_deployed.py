@@ -20,10 +20,9 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from engines.grids import FakeGrid
 from fedclade import api
 from fedclade.codec import Packet
-from fedclade.data import DataOptions, federation_of
 from fedclade.deploy import node as node_module
 from fedclade.deploy import worker
-from fedclade.deploy.node import client_app, own_rows, report_of
+from fedclade.deploy.node import client_app, held_by, own_rows, report_of
 from fedclade.deploy.server import serve, settings_of
 from fedclade.engines.exchange import Exchange
 from fedclade.engines.records import from_records, to_records
@@ -31,6 +30,7 @@ from fedclade.engines.registry import NodeRegistry
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 from fedclade.methods.fedclust import FedClust
+from fedclade.newcomers import place
 from fedclade.runs.folder import RunFolder
 from synthetic import planted
 
@@ -80,8 +80,7 @@ def grid_of(rows: Path, names: tuple[str, ...] = ("c0", "c1", "c2", "c3")) -> Fa
 def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: Path, tmp_path: Path) -> None:
     folder = serve(grid_of(rows), {**CONFIG, "method.name": name, "out": str(tmp_path / "run")})
     settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1}
-    unscaled = federation_of(f"folder:{rows / 'all'}", options=DataOptions(scaling="none"))  # as nodes have it
-    local = api.run(unscaled, method=name, out=tmp_path / "local", **settings)
+    local = api.run(f"folder:{rows / 'all'}", method=name, out=tmp_path / "local", **settings)
     ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
     assert ours is not None
     assert theirs is not None
@@ -134,7 +133,7 @@ def test_methods_that_need_no_memory_go_on_without_it(rows: Path, tmp_path: Path
 
 
 def test_a_bad_answer_is_left_out_and_named(rows: Path, tmp_path: Path) -> None:
-    config = {**CONFIG, "method.name": "fedavg"}
+    config = {**CONFIG, "method.name": "fedavg", "set": "data_options.scaling=none"}  # the liar's rows touch nothing
     honest = grid_of(rows, ("c0", "c1", "c2"))
     without = serve(honest, {**config, "clients": 3, "out": str(tmp_path / "without")})
     liar = a_node(13, "c3", rows / "all", rows / "memory")
@@ -226,7 +225,7 @@ def test_nodes_must_agree_and_the_line_names_them(rows: Path, tmp_path: Path) ->
 
 def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
     grid = grid_of(rows, ("c0",))
-    nonsense = RecordDict({"hello": ConfigRecord({"json": "[]"})})
+    nonsense = RecordDict({"told": ConfigRecord({"json": "[]"})})
     grid.add(20, lambda message: Message(nonsense, reply_to=message), "k", "x")
     grid.add(21, lambda message: Message(RecordDict(), reply_to=message), "k", "y")
     registry = NodeRegistry(Exchange(grid))
@@ -235,9 +234,10 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
 
 
 def test_what_a_node_tells_and_what_it_holds(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = report_of(own_rows({"data": f"folder:{rows / 'late'}"}), {"data": f"folder:{rows / 'late'}"})
+    told = report_of(held_by({"data": f"folder:{rows / 'late'}"}), {"data": f"folder:{rows / 'late'}"})
     assert told["client"] == "c4"
-    assert set(told) == {"client", "input_shape", "dtype", "classes", "columns", "group"}  # nothing of its rows
+    nothing_of_rows = {"client", "input_shape", "dtype", "classes", "columns", "scaling", "group"}
+    assert set(told) == nothing_of_rows
     part = own_rows({"data": "digits", "split": "label-groups:2", "clients": 3, "partition-id": 1})
     assert part.names == ("client-001",)
     assert len(part.x) == len(part.clients[0].train) + len(part.clients[0].test)
@@ -294,6 +294,60 @@ def test_columns_are_in_one_order_everywhere(rows: Path, tmp_path: Path) -> None
     np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"missing": "mean"}, {"missing": "median", "scaling": "client"}, {"missing": "mean", "scaling": "none"}],
+    ids=str,
+)
+def test_features_of_tables_are_those_of_one_process(options: dict[str, str], rows: Path, tmp_path: Path) -> None:
+    (rows / "tables").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(4):
+        with np.load(rows / "all" / f"c{number}.npz") as held:
+            x, y = np.concatenate([held["x"], held["x_test"]]), np.concatenate([held["y"], held["y_test"]])
+        x = x if options.get("scaling") == "none" else x * 100 + number
+        if "missing" in options:
+            x[random.random(x.shape) < 0.05] = np.nan
+        table = pd.DataFrame(x, columns=FEATURES).assign(
+            colour=random.choice(["red", "green", f"own {number}"], len(x)), label=[f"class {k}" for k in y]
+        )
+        order = random.permutation(table.columns.drop("label")) if number else table.columns.drop("label")
+        table[[*order, "label"]].to_csv(rows / "tables" / f"c{number}.csv", index=False)
+    settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1, "data_options": options}
+    local = api.run(f"folder:{rows / 'tables'}", method="fedavg", out=tmp_path / "local", **settings)
+    grid = FakeGrid()
+    for number in range(4):
+        name = f"c{number}"
+        grid.add(number + 1, a_node(number + 1, name, rows / "tables", rows / "memory"), name, name)
+    said = " ".join(f"data_options.{name}={value}" for name, value in options.items())
+    folder = serve(grid, {**CONFIG, "method.name": "fedavg", "set": said, "out": str(tmp_path / "run")})
+    for what in ("preprocessing", "columns", "input_shape", "classes"):
+        assert folder.settings[what] == local.folder.settings[what]
+    one, two = local.folder.last_checkpoint(), folder.last_checkpoint()
+    assert one is not None
+    assert two is not None
+    np.testing.assert_array_equal(one[1]["clusters"]["models"][0], two[1]["clusters"]["models"][0])
+    assert folder.settings["statistics"]["bytes"] > 0
+    newcomer = place(folder.path, f"folder:{rows / 'tables'}", personalise=0, save=False)
+    assert set(newcomer) == {"c0", "c1", "c2", "c3"}
+
+
+def test_statistics_without_sense_are_refused(rows: Path, tmp_path: Path) -> None:
+    grid = grid_of(rows, ("c0", "c1"))
+    honest = grid.nodes[11][1]
+
+    def lies(message: Any) -> Any:
+        reply = honest(message)
+        if message.metadata.message_type == "query.fedclade_statistics":
+            told = json.loads(reply.content["told"]["json"])
+            reply.content["told"]["json"] = json.dumps({**told, "deviations": [-1.0] * 8})
+        return reply
+
+    grid.add(11, lies, "key c1", "c1")
+    with pytest.raises(FedcladeError, match=r"the statistics of 'c1' make no sense .*deviations below 0"):
+        serve(grid, {**CONFIG, "clients": 2, "out": str(tmp_path / "run")})
+
+
 def test_other_columns_are_refused(rows: Path, tmp_path: Path) -> None:
     config = {**CONFIG, "clients": 2, "method.name": "fedavg", "out": str(tmp_path / "run")}
     grid = tables_of(rows, FEATURES, FEATURES)
@@ -308,7 +362,7 @@ def test_other_columns_are_refused(rows: Path, tmp_path: Path) -> None:
     grid.add(2, changes, "t1", "t1")
     history = serve(grid, config).table("history")
     why = history.loc[(history["client"] == "t1") & (history["round"] == 1), "failure"].item()
-    assert "the node's table: its columns differ from those of the run in age, f7: make them alike" in why
+    assert "t1.parquet: its columns differ from those of the run in age, f7: make them alike" in why
     with pytest.raises(FedcladeError, match="the table of 't1': its columns differ from those of 't0' in age, f7"):
         serve(grid, {**config, "out": str(tmp_path / "new")})
 

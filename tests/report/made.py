@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedclade.clustering.hierarchy import agglomerate
+from fedclade.runs import packing
 from fedclade.runs.folder import RunFolder
 
 
@@ -37,7 +39,9 @@ def make_large_run(
         test = {"cluster": 0, "layer": "d", "look": "whole", "clients": clients, "labels": groups, "matrix": noise}
         tests = {"similarity": {"tests": [test]}} if noise is not None else {}
         folder.write_round(number, state, {}, {"stability": {**shown, "epsilon": 0.1}, **tests})
-    folder.write_round(n_rounds, state, tables, records)
+    folder.write_round(n_rounds, state, {}, records)
+    for name, rows in tables.items():
+        packing.save_table(path / f"{name}.parquet", pd.DataFrame(rows))
     result = {"rounds": n_rounds, "seconds": 1.0}
     folder.finish(result, {"members": {}, "tree": list(tree)}, {})
     return path

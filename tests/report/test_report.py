@@ -22,6 +22,7 @@ from fedclade.report.reading import read_runs
 from fedclade.report.sections import colour, mean_and_std, percent
 from fedclade.report.trees import parts_by_round
 from fedclade.result import Result
+from fedclade.runs.folder import RunFolder
 
 OWN_SECTIONS = {
     "fedclust": {"dendrogram", "matrix"},
@@ -203,15 +204,13 @@ def test_both_evaluation_modes_are_in_every_picture_of_accuracy(runs: dict[str, 
 
 
 def test_runs_of_one_method_are_told_apart_by_what_differs(runs: dict[str, Path], tmp_path: Path) -> None:
-    import json
-
     for number, changes in enumerate(({"threshold": 1.5}, {"threshold": 9.0}, {})):
         shutil.copytree(runs["fedclust"], tmp_path / "cell" / f"seed-{number}")
-        path = tmp_path / "cell" / f"seed-{number}" / "settings.json"
-        record = json.loads(path.read_text())
+        folder = RunFolder(tmp_path / "cell" / f"seed-{number}")
+        record = folder.settings
         record["settings"]["method"] |= changes
         record["settings"]["seed"] = number
-        path.write_text(json.dumps(record))
+        folder.update_settings(record)
     told = read_runs([tmp_path, runs["ifca"]])
     assert [run.label for run in told] == ["fedclust, threshold=1.5", "fedclust, threshold=9.0", "fedclust", "ifca"]
     assert [run.label for run in read_runs([runs["fedclust"], runs["fedclust"]])] == ["fedclust", "fedclust"]
@@ -270,7 +269,7 @@ def test_what_is_no_run_gives_one_line(runs: dict[str, Path], tmp_path: Path) ->
     assert "no run folder" in said("watch", tmp_path)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "settings.json").write_text('{"editor": "vim"}')
-    assert "it lacks" in said("report", tmp_path / "foreign")
+    assert "settings.json" in said("report", tmp_path / "foreign")
     (tmp_path / "foreign" / "settings.json").write_text('{"settings": ')
     assert "damaged" in said("watch", tmp_path / "foreign")
     half = shutil.copytree(runs["hicfl"], tmp_path / "half")
@@ -283,7 +282,7 @@ def test_what_is_no_run_gives_one_line(runs: dict[str, Path], tmp_path: Path) ->
     assert "damaged" in said("report", half)
     (half / "result.json").unlink()
     shutil.rmtree(half / "checkpoints")
-    assert "not one round" in said("report", half)
+    assert "checkpoints" in said("report", half)
     assert "must end in .html" in said("report", runs["ifca"], "--out", tmp_path / "page.pdf")
 
 

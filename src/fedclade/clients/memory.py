@@ -2,7 +2,7 @@
 
 One small database for all clients, with the last two rounds of every slot, so that a run that was stopped can go back
 to what the clients knew at its last checkpoint: `forget_after(round)`. `flush` brings it to the disk, before that
-checkpoint is written. Every vector carries a checksum.
+checkpoint is written. Every vector carries a checksum, also of whose it is and from when.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedclade.errors import FedcladeError
+from fedclade.files import unwritable
 
 NAME = "memory.sqlite"
 TABLE = """
@@ -23,13 +24,18 @@ create table if not exists slots (
 ) without rowid
 """
 PATIENCE = 60.0  # seconds to wait for another worker that writes
+Known = dict[str, dict[str, int]]  # by slot and client the checksum of what is kept
+
+
+def checksum(client: str, slot: str, round: int, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(f"{client}\0{slot}\0{round}".encode()))
 
 
 class Memory:
     """Workers of one machine share it: each opens it for itself."""
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str, *, read_only: bool = False) -> None:
+        self.folder, self.read_only = Path(folder), read_only
         self._open: dict[tuple[int, int], sqlite3.Connection] = {}
 
     @property
@@ -41,34 +47,40 @@ class Memory:
         key = os.getpid(), threading.get_ident()
         if key not in self._open:
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
-                database.execute("pragma journal_mode = wal")  # whole after a power cut, durable after `flush`
-                database.execute("pragma synchronous = normal")
-                database.execute(TABLE)
+                self._open[key] = self._connected()
             except (OSError, sqlite3.Error) as error:
                 raise FedcladeError(f"cannot use {self.path}, what the clients remember: {error}") from error
-            self._open[key] = database
         return self._open[key]
+
+    def _connected(self) -> sqlite3.Connection:
+        if self.read_only:
+            return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        database.execute("pragma journal_mode = wal")  # whole after a power cut, durable after `flush`
+        database.execute("pragma synchronous = normal")
+        database.execute(TABLE)
+        return database
 
     def read(self, client: str, slot: str) -> np.ndarray | None:
         """The newest vector of a slot; None where the client keeps nothing there."""
         if not self.path.is_file():
             return None
-        query = "select checksum, vector from slots where client = ? and slot = ? order by round desc limit 1"
+        query = "select round, checksum, vector from slots where client = ? and slot = ? order by round desc limit 1"
         try:
             row = self._database().execute(query, (client, slot)).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(client, str(error)) from error
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
         if row is None:
             return None
-        if zlib.crc32(row[1]) != row[0]:
-            raise self._damaged(client, "a checksum is wrong")
-        return np.frombuffer(row[1], np.float32).copy()
+        if not _is_whole(client, slot, *row):
+            raise self._damaged(f"a checksum of {client!r} is wrong")
+        return np.frombuffer(row[2], np.float32).copy()
 
-    def _damaged(self, client: str, why: str) -> FedcladeError:
+    def _damaged(self, why: object) -> FedcladeError:
         return FedcladeError(
-            f"what client {client!r} remembers is damaged ({why}): go on from the cluster models with --forget-memory"
+            f"{self.path}, what the clients remember, is damaged ({why}): put it back from a copy, "
+            "or go on from the cluster models with --forget-memory"
         )
 
     def write(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
@@ -81,9 +93,8 @@ class Memory:
             database.execute("begin immediate")
             for client, slot, vector in vectors:
                 data = np.ascontiguousarray(vector, np.float32).tobytes()
-                database.execute(
-                    "insert or replace into slots values (?, ?, ?, ?, ?)", (client, slot, round, zlib.crc32(data), data)
-                )
+                row = client, slot, round, checksum(client, slot, round, data), data
+                database.execute("insert or replace into slots values (?, ?, ?, ?, ?)", row)
                 database.execute(
                     "delete from slots where client = ?1 and slot = ?2 and round < "
                     "(select max(round) from slots where client = ?1 and slot = ?2 and round < ?3)",
@@ -93,33 +104,59 @@ class Memory:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 database.execute("rollback")
-            raise FedcladeError(
-                f"cannot write {self.path}: {error}; free some space or choose another folder"
-            ) from error
+            raise unwritable(self.path, error) from error
 
     def forget_after(self, round: int) -> None:
         """Go back to what was known at the end of a round."""
         if self.path.is_file():
             try:
                 self._database().execute("delete from slots where round > ?", (round,))
-            except sqlite3.DatabaseError as error:
-                raise FedcladeError(
-                    f"cannot read {self.path}, what the clients remember ({error}): "
-                    "go on from the cluster models with --forget-memory"
-                ) from error
+            except sqlite3.Error as error:
+                raise self._damaged(error) from error
 
-    def known(self) -> dict[str, set[str]]:
-        """Who keeps something in each slot."""
-        found: dict[str, set[str]] = {}
+    def known(self) -> Known:
+        """Who keeps something in each slot, and the checksum of the newest."""
+        found: Known = {}
         if self.path.is_file():
-            for client, slot in self._database().execute("select distinct client, slot from slots"):
-                found.setdefault(slot, set()).add(client)
+            try:
+                query = "select client, slot, checksum, max(round) from slots group by client, slot"
+                for client, slot, its_checksum, _ in self._database().execute(query):
+                    found.setdefault(slot, {})[client] = its_checksum
+            except sqlite3.Error as error:
+                raise self._damaged(error) from error
         return found
+
+    def check(self) -> list[tuple[str, str, int]]:
+        """Read everything once. Returns the keys of damaged vectors; raises where the whole file is damaged."""
+        if not self.path.is_file():
+            return []
+        try:
+            (verdict,) = self._database().execute("pragma integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise self._damaged(verdict)
+            rows = self._database().execute("select client, slot, round, checksum, vector from slots")
+            return [(row[0], row[1], row[2]) for row in rows if not _is_whole(*row)]
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def forget_damaged(self) -> None:
+        """Forget what cannot be read; where that is the whole file, it is set aside."""
+        try:
+            for key in self.check():
+                self._database().execute("delete from slots where client = ? and slot = ? and round = ?", key)
+        except (FedcladeError, sqlite3.Error):
+            self.close()
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"{self.path}{suffix}").replace(f"{self.path}.damaged{suffix}")
 
     def flush(self) -> None:
         """Bring everything to the disk."""
         if self.path.is_file():
-            self._database().execute("pragma wal_checkpoint(full)")
+            try:
+                self._database().execute("pragma wal_checkpoint(full)")
+            except sqlite3.Error as error:
+                raise unwritable(self.path, error) from error
 
     def close(self) -> None:
         for database in self._open.values():
@@ -128,3 +165,7 @@ class Memory:
             with contextlib.suppress(sqlite3.Error):
                 database.close()
         self._open.clear()
+
+
+def _is_whole(client: str, slot: str, round: int, its_checksum: int, vector: bytes) -> bool:
+    return isinstance(vector, bytes) and checksum(client, slot, round, vector) == its_checksum

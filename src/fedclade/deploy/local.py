@@ -299,7 +299,7 @@ class Trial:
                     raise FedcladeError(f"the {name} died: {_last_line((self.folder / f'{name}.log').read_text())}")
             time.sleep(0.3)
         if not (out / "result.json").is_file():
-            go_on = f", and go on with `fedclade resume {out}`" if (out / "settings.json").is_file() else ""
+            go_on = f"; go on with `fedclade resume {out}`" if (out / "settings.json").is_file() else ""
             raise FedcladeError(f"the run did not end: {self._fate()}{go_on}")
 
     def _fate(self) -> str:
@@ -447,7 +447,7 @@ def dealt_nodes(
 
     if data.startswith("folder:"):
         folder = path_of(data).absolute()
-        names = federation_of(data).names
+        names = federation_of(data, options=more.data_options if more is not None else None).names
         if nodes is not None and len(names) < nodes:
             raise FedcladeError(f"{folder} has {len(names)} clients, not {nodes}")
         return [{"name": name, "data": f"folder:{folder}", "seed": seed} for name in names[:nodes]]

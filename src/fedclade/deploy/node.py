@@ -4,19 +4,22 @@
     node-config 'name="anna" data="hospital.rows:load"'            its own function, which returns (x, y) or more
     node-config 'data="digits" split="label-groups:2" clients=3 partition-id=0'      for trying out
 
-Rows never leave: the server learns their shape, the names of classes and columns, and what a method asks for.
+Rows never leave: the server learns their shape, the names of classes and columns, statistics of features that are to
+be scaled, and what a method asks for.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.data import DataOptions, federation_of
+from fedclade.data import DataOptions, Preprocessing, federation_of
 from fedclade.data.federation import Federation
-from fedclade.data.own import column_order
+from fedclade.data.own import Gathered, gather
+from fedclade.data.own.tables import Table, kinds_of
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
@@ -25,8 +28,8 @@ from fedclade.runs.packing import save_tensors
 if TYPE_CHECKING:
     from flwr.app import Context, Message
 
-AS_THEY_ARE = DataOptions(scaling="none")  # scaling by all clients' rows needs their statistics
-HELLO, MODEL = "fedclade_hello", "fedclade_model"  # what the server asks besides tasks, as in `fedclade.engines`
+# What the server asks besides tasks, as in `fedclade.engines`
+HELLO, STATISTICS, MODEL = "fedclade_hello", "fedclade_statistics", "fedclade_model"
 
 
 def client_app() -> Any:
@@ -36,12 +39,23 @@ def client_app() -> Any:
 
     app = ClientApp()
 
+    def replied(message: Message, told: Mapping[str, Any]) -> Message:
+        return Message(RecordDict({"told": ConfigRecord({"json": json.dumps(told)})}), reply_to=message)
+
     @app.query(HELLO)
     def hello(message: Message, context: Context) -> Message:
-        import json
+        asked = json.loads(str(message.content.config_records["asked"]["json"]))
+        held = held_by(context.node_config, DataOptions(**asked["options"]))
+        return replied(message, report_of(held, context.node_config))
 
-        report = report_of(own_rows(context.node_config), context.node_config)
-        return Message(RecordDict({"hello": ConfigRecord({"json": json.dumps(report)})}), reply_to=message)
+    @app.query(STATISTICS)
+    def statistics(message: Message, context: Context) -> Message:
+        asked = json.loads(str(message.content.config_records["asked"]["json"]))
+        held = held_by(context.node_config, DataOptions(**asked["options"]))
+        if not isinstance(held, Gathered):
+            raise FedcladeError("this node's rows are ready made: they need no scaling")
+        (found,) = held.statistics(asked["numbers"], asked["texts"])
+        return replied(message, {name: values.tolist() for name, values in found.items()})
 
     @app.query(MODEL)
     def model(message: Message, context: Context) -> Message:
@@ -68,30 +82,48 @@ def work(message: "Message", context: "Context") -> "Message":
 # --- its rows ---------------------------------------------------------------------------------------------------------
 
 
-def own_rows(config: Mapping[str, Any]) -> Federation:
-    """A federation of one: this node's client."""
+def own_rows(
+    config: Mapping[str, Any], options: DataOptions | None = None, known: Preprocessing | None = None
+) -> Federation:
+    """A federation of one: this node's client, with features made as the run makes them."""
+    held = held_by(config, options)
+    if isinstance(held, Federation):
+        return held
+    return replace(held, options=held.options.model_copy(update={"scaling": "none"})).federation(known)
+
+
+def held_by(config: Mapping[str, Any], options: DataOptions | None = None) -> Federation | Gathered:
+    """What a node holds: its own rows as they lie there, or its part of a data set."""
     data = config.get("data")
     if not data:
         raise FedcladeError("the node has no data: start it with --node-config 'data=\"folder:PATH\"'")
     name, data = str(config.get("name", "")), str(data)
     if "partition-id" in config:
-        whole = _dealt(data, config)
+        dealt = _dealt(data, config)
         place = int(config["partition-id"])
-        if not 0 <= place < len(whole):
-            raise FedcladeError(f"partition-id is {place}: the data have clients 0 to {len(whole) - 1}")
-        return whole.alone(whole.names[place], name)
-    folder, seed = Path(data.removeprefix("folder:")).expanduser(), int(config.get("seed", 0))
+        if not 0 <= place < len(dealt):
+            raise FedcladeError(f"partition-id is {place}: the data have clients 0 to {len(dealt) - 1}")
+        return dealt.alone(dealt.names[place], name)
+    options, seed = options or DataOptions(), int(config.get("seed", 0))
+    folder = Path(data.removeprefix("folder:")).expanduser()
     if data.startswith("folder:") or folder.is_dir():
-        whole = federation_of(f"folder:{folder}", seed=seed, options=AS_THEY_ARE)
-        return whole.alone(_chosen(whole, name, f"the folder {folder}"), name)
+        return _alone(gather(f"folder:{folder}", options, seed=seed), name, f"the folder {folder}")
     made = imported(data, "data") if ":" in data else None
     if made is None:
         raise FedcladeError(f"data {data!r} is no folder: give one, or my_module:load, or a data set and partition-id")
     value = made() if callable(made) else made
-    if _is_one_client(value):
-        return federation_of({name or "client": value}, seed=seed, options=AS_THEY_ARE)
-    whole = federation_of(value, seed=seed, options=AS_THEY_ARE)
-    return whole.alone(_chosen(whole, name, f"what {data} gives"), name)
+    whole = {name or "client": value} if _is_one_client(value) else value
+    if isinstance(whole, Federation):
+        return whole.alone(_chosen(whole.names, name, f"what {data} gives"), name)
+    return _alone(gather(whole, options, seed=seed), name, f"what {data} gives")
+
+
+def _alone(whole: Gathered, name: str, where: str) -> Gathered:
+    """One of the clients that were read."""
+    names = [member.name for member in whole.members]
+    place = names.index(_chosen(names, name, where))
+    member = replace(whole.members[place], name=name or names[place])
+    return replace(whole, clients=[whole.clients[place]], members=[member], y=[whole.y[place]])
 
 
 def _is_one_client(value: Any) -> bool:
@@ -110,35 +142,30 @@ def _dealt(data: str, config: Mapping[str, Any]) -> Federation:
     )
 
 
-def _chosen(whole: Federation, name: str, where: str) -> str:
-    if len(whole) == 1:
-        return whole.names[0]
-    if name not in whole.names:
+def _chosen(names: Sequence[str], name: str, where: str) -> str:
+    if len(names) == 1:
+        return names[0]
+    if name not in names:
         wanted = f"{name!r} is none of them" if name else "say which with name=..."
-        raise FedcladeError(f"{where} holds {len(whole)} clients ({listed(whole.names, 5)}): {wanted}")
+        raise FedcladeError(f"{where} holds {len(names)} clients ({listed(names, 5)}): {wanted}")
     return name
 
 
-def report_of(rows: Federation, config: Mapping[str, Any]) -> dict[str, Any]:
+def report_of(held: Federation | Gathered, config: Mapping[str, Any]) -> dict[str, Any]:
     """What a node tells of itself before a run: not a row, not how many of which class."""
-    client = rows.clients[0]
-    named = "name" in config or "partition-id" in config or str(config["data"]).partition(":")[0] == "folder"
+    is_named = "name" in config or "partition-id" in config or str(config["data"]).partition(":")[0] == "folder"
+    client = held.clients[0] if isinstance(held, Federation) else held.members[0]
+    x = held.x if isinstance(held, Federation) else held.clients[0].x
+    kinds = kinds_of(x) if isinstance(x, Table) else {}
     return {
-        "client": client.name if named else "",
-        "input_shape": list(rows.input_shape),
-        "dtype": str(rows.x.dtype),
-        "classes": list(rows.classes),
-        "columns": list(rows.columns),
+        "client": client.name if is_named else "",
+        "input_shape": [len(kinds)] if isinstance(x, Table) else list(x.shape[1:]),
+        "dtype": "uint8" if isinstance(x, np.ndarray) and x.dtype == np.uint8 else "float32",
+        "classes": list(held.classes),
+        "columns": kinds,  # of a table, and whether each holds numbers or text
+        "scaling": held.options.scaling if isinstance(held, Gathered) else "none",
         "group": client.group,
     }
-
-
-def with_columns(rows: Federation, columns: tuple[str, ...]) -> Federation:
-    """The same rows with a table's features in the order of the run; rows without names are taken as they are."""
-    if not (rows.columns and columns):
-        return rows
-    order = column_order(rows.columns, columns, "the node's table", "the run")
-    return replace(rows, x=np.ascontiguousarray(rows.x[:, order]), columns=columns)
 
 
 def with_classes(rows: Federation, classes: tuple[str, ...], client: str) -> Federation:

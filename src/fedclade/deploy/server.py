@@ -14,6 +14,8 @@ from typing import Any
 from fedclade.assembly import check_number_of_clusters, go, make_networks, model_name
 from fedclade.clients.memory import Memory
 from fedclade.clients.runtime import ClientRuntime
+from fedclade.data import Preprocessing
+from fedclade.deploy.agreement import agreed_preprocessing
 from fedclade.engines.brief import Brief, recipes_of
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.exchange import Exchange
@@ -66,7 +68,8 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
     name = f"{name_of(settings.method)}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     out = Path(str(config.get("out") or f"runs/{name}"))
     print(f"run folder: {out.absolute()}", flush=True)
-    registry = NodeRegistry(Exchange(grid, settings.timeout), keys=bool(config.get("keys", True)))
+    told = settings.data_options.model_dump(mode="json")
+    registry = NodeRegistry(Exchange(grid, settings.timeout), keys=bool(config.get("keys", True)), options=told)
     is_old = (out / "settings.json").is_file()
     folder = RunFolder.open(out) if is_old else RunFolder(out).unused()
     if is_old:
@@ -107,7 +110,10 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
     reports = whoever_comes(registry, 0, 0)
-    shape, classes, columns = agreed(reports)
+    classes = agreed(reports)
+    preprocessing, size = agreed_preprocessing(registry, reports, settings.data_options)
+    features = preprocessing.features if preprocessing is not None else ()
+    shape = (len(features), *reports[0].input_shape[1:]) if features else reports[0].input_shape
     clients = [report.client for report in reports]
     check_number_of_clusters(settings.method, len(clients))
     networks = make_networks(settings.method, settings.model, clients, shape, len(classes))
@@ -121,7 +127,9 @@ def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
         groups=groups if len(groups) == len(reports) else None,
         classes=classes,
         input_shape=shape,
-        columns=columns,
+        columns=features if reports[0].columns else (),
+        preprocessing=preprocessing and preprocessing.model_dump(mode="json"),
+        statistics={"bytes": size},  # what nodes told for it, before the first round
         nodes=dict(registry.bound),
     )
     return RunFolder.create(out, record)
@@ -205,8 +213,9 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         seed=settings.seed,
         training=settings.training,
         classes=classes,
-        columns=tuple(record["columns"]),
         task=settings.task,
+        options=settings.data_options,
+        preprocessing=record["preprocessing"] and Preprocessing.model_validate(record["preprocessing"]),
         rows=settings.rows,
         recipes=recipes_of(networks),
         network="",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.codec import Packet
-from fedclade.deploy.node import memory_folder, own_rows, with_classes, with_columns
+from fedclade.deploy.node import memory_folder, own_rows, with_classes
 from fedclade.errors import FedcladeError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _runtime_of(config: str, brief: str, client: str, changed: str) -> "ClientRu
     from fedclade.engines.brief import Brief
 
     settings, told = json.loads(config), Brief.from_json(json.loads(brief))
-    rows = with_columns(own_rows(settings), told.columns)
+    rows = own_rows(settings, told.options, told.preprocessing)
     federation = with_classes(rows, told.classes, client).limited(told.rows, told.seed)
     memory = Memory(memory_folder(settings, told.run, client))
     device = str(settings.get("device", "cpu"))  # a node says itself where its network runs

@@ -2,10 +2,13 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedclade.clients.tasks import Training
+from fedclade.data import DataOptions, Preprocessing
 from fedclade.errors import FedcladeError
 from fedclade.models import make
 from fedclade.models.assigned import Networks, Spec
@@ -19,20 +22,29 @@ class Brief:
     seed: int
     training: Training
     classes: tuple[str, ...]
-    columns: tuple[str, ...]  # the features of tables in their order (empty: nobody's have names)
     task: str  # what networks are trained for
+    options: DataOptions  # how own data are read
+    preprocessing: Preprocessing | None  # what makes their features; None: they are as they should be
     rows: int | None  # training rows that a client keeps at most
     recipes: Mapping[str, tuple[str, tuple[int, ...], int]]  # of every network: its name, the shape of a row, classes
     network: str  # which of them this client trains
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "training": self.training.model_dump()}
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        models = {name: value.model_dump(mode="json") for name, value in plain.items() if isinstance(value, BaseModel)}
+        return {**plain, **models}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Brief":
         recipes = {name: (spec, tuple(shape), n) for name, (spec, shape, n) in values["recipes"].items()}
-        names = {key: tuple(values[key]) for key in ("classes", "columns")}
-        return cls(**{**values, **names, "training": Training(**values["training"]), "recipes": recipes})
+        made = {
+            "classes": tuple(values["classes"]),
+            "training": Training(**values["training"]),
+            "options": DataOptions(**values["options"]),
+            "preprocessing": values["preprocessing"] and Preprocessing.model_validate(values["preprocessing"]),
+            "recipes": recipes,
+        }
+        return cls(**{**values, **made})
 
     def networks(self, client: str) -> Networks:
         factories = {name: functools.partial(make, *recipe) for name, recipe in self.recipes.items()}

@@ -78,8 +78,14 @@ class TransportEngine:
     def rewind(self, round: int) -> None:
         self.transport.rewind(round)
 
-    def remembered(self) -> Mapping[str, set[str]]:
+    def remembered(self) -> Mapping[str, Mapping[str, int]]:
         return self.runtime.memory.known()
+
+    def check_memory(self, round: int, forget: bool) -> set[str]:
+        memory = self.runtime.memory
+        if forget:
+            memory.forget_damaged()
+        return {client for client, _, number in memory.check() if number <= round}
 
     def remember(self, client: str, slot: str, vector: np.ndarray, round: int) -> None:
         self.runtime.memory.write(client, slot, vector, round)

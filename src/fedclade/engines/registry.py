@@ -38,7 +38,8 @@ class Report:
     input_shape: tuple[int, ...]
     dtype: str
     classes: tuple[str, ...]
-    columns: tuple[str, ...] = ()  # the names of its features, where a table gave them
+    columns: Mapping[str, Any] = field(default_factory=dict)  # of a table: its columns, and what each holds
+    scaling: str = "none"  # how its owner's kind of data are scaled
     group: int | None = None
 
 
@@ -53,6 +54,7 @@ class NodeRegistry:
 
     exchange: Exchange
     keys: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)  # how nodes read their data
     known: dict[str, Report] = field(default_factory=dict)
     bound: dict[str, str] = field(default_factory=dict)  # the key of each name, also from before a restart
     refused: dict[int, str] = field(default_factory=dict)  # the name that each claimed
@@ -63,14 +65,12 @@ class NodeRegistry:
 
     def look(self) -> None:
         """See who is online, greet nodes that are new, and admit those who have answered since: nothing waits."""
-        from flwr.app import Message, RecordDict
-
         now = time.monotonic()
         self.online = self.exchange.nodes()
         busy = {node for node, _ in self._asked.values()} | {report.node for report in self.known.values()}
         strangers = [node for node in self.online if node not in busy and node not in self.refused]
         hellos = {
-            node: Message(RecordDict(), node, f"query.{HELLO}", ttl=PATIENCE)
+            node: query(HELLO, node, {"options": self.options}, PATIENCE)
             for node in strangers
             if self._later.get(node, 0.0) <= now
         }
@@ -90,19 +90,19 @@ class NodeRegistry:
             print(f"node {node} cannot take part: {reason}", flush=True)
             return None
         try:
-            told = json.loads(str(reply.content.config_records["hello"]["json"]))
+            told = told_in(reply)
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
-            columns = tuple(map(str, told["columns"]))
+            columns, scaling = {str(name): str(kind) for name, kind in told["columns"].items()}, str(told["scaling"])
             group = None if told["group"] is None else int(told["group"])
             if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
                 raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
-            if columns and (len(set(columns)),) != shape:
-                raise ValueError(f"{len(set(columns))} names of columns for rows of shape {shape}")
+            if columns and (len(columns),) != shape:
+                raise ValueError(f"{len(columns)} names of columns for rows of shape {shape}")
             online = self.online.get(node, Online())
             mark = f"key-{sha256(online.key.encode()).hexdigest()[:12]}" if self.keys and online.key else f"node-{node}"
             name = str(told["client"])[:200] or (online.name if self.keys else "") or mark
-            return Report(name, node, online.key, shape, str(told["dtype"]), classes, columns, group)
-        except (KeyError, TypeError, ValueError) as error:
+            return Report(name, node, online.key, shape, str(told["dtype"]), classes, columns, scaling, group)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             print(f"node {node} cannot take part: its greeting makes no sense ({error!r})", flush=True)
             return None
 
@@ -139,8 +139,20 @@ class NodeRegistry:
         return report.node if report is not None and report.node in self.online else None
 
 
-def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
-    """The shape of rows, the classes and the columns that nodes agree on, or one line that names who does not."""
+def query(what: str, node: int, asked: Mapping[str, Any], ttl: float | None) -> "Message":
+    """A question to a node besides tasks."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    return Message(RecordDict({"asked": ConfigRecord({"json": json.dumps(asked)})}), node, f"query.{what}", ttl=ttl)
+
+
+def told_in(reply: "Message") -> Any:
+    """What a node told. Raises KeyError or ValueError where it told nothing."""
+    return json.loads(str(reply.content.config_records["told"]["json"]))
+
+
+def agreed(reports: Sequence[Report]) -> tuple[str, ...]:
+    """The classes of nodes whose rows are alike, or one line that names whose are not."""
     first = reports[0]
     for report in reports:
         for what, mine, theirs in (
@@ -152,11 +164,14 @@ def agreed(reports: Sequence[Report]) -> tuple[tuple[int, ...], tuple[str, ...],
                     f"the rows of {report.client!r} have {what} {mine}, those of {first.client!r} {theirs}: "
                     "all nodes need the same"
                 )
-    tables = [report for report in reports if report.columns]
-    columns = tables[0].columns if tables else ()
-    for report in tables:  # of the same names; their order may differ
-        column_order(report.columns, columns, f"the table of {report.client!r}", repr(tables[0].client))
-    return first.input_shape, _all_classes(reports), columns
+        if bool(report.columns) != bool(first.columns):
+            table, arrays = (report, first) if report.columns else (first, report)
+            raise FedcladeError(f"{table.client!r} has a table, but {arrays.client!r} arrays: all nodes need the same")
+        if report.columns:  # of the same names; their order may differ
+            column_order(
+                list(report.columns), list(first.columns), f"the table of {report.client!r}", repr(first.client)
+            )
+    return _all_classes(reports)
 
 
 def _all_classes(reports: Sequence[Report]) -> tuple[str, ...]:
@@ -216,7 +231,8 @@ class RegisteredNodes:
         return tuple(names)
 
     def _fits(self, report: Report) -> bool:
-        columns = not (report.columns and self.brief.columns) or set(report.columns) == set(self.brief.columns)
+        known = self.brief.preprocessing
+        columns = not report.columns or (known is not None and set(report.columns) == set(known.columns))
         is_like = report.input_shape == self.like.input_shape and report.dtype == self.like.dtype
         return columns and is_like and set(report.classes) <= set(self.brief.classes)
 

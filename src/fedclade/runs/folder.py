@@ -12,21 +12,22 @@
     result.json           the outcome
 
 While a run goes on, history and ledger lie in `parts/`, a file a round. A round counts once its checkpoint is written,
-which is the last thing it does; whatever else it left behind is dropped when the run resumes.
+which is the last thing it does; whatever else it left behind is dropped when the run resumes. Every file that is read
+again carries a checksum: what is damaged or lost is said, never passed over.
 """
 
-import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fedclade.errors import FedcladeError, listed
-from fedclade.files import flush_all, write_atomically, write_json
+from fedclade.files import flush_all, unwritable, write_atomically
 from fedclade.runs import packing
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 TABLES = ("history", "ledger")
 # Phases that are not a method's traffic: our own measuring, and work that the server does by itself.
 UNCOUNTED = frozenset({"measure", "server"})
-RECORDED = {"settings", "split", "clients", "groups", "classes", "input_shape", "fingerprint"}  # needed to go on
+FROM_A_COPY = "put it back from a copy, or begin a new run"
 
 
 def _is_leftover(path: Path) -> bool:
@@ -47,6 +48,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock: Any = None
+        self.damaged: list[str] = []  # checkpoints that were passed over
 
     @classmethod
     def create(cls, path: Path | str, settings: Mapping[str, Any]) -> "RunFolder":
@@ -57,7 +59,7 @@ class RunFolder:
             raise run._unusable(error) from error
         for left in run.path.iterdir():  # by a run that was killed before it began
             left.unlink(missing_ok=True)
-        write_json(run.path / "settings.json", settings)
+        run.update_settings(settings)
         return run
 
     def write_held_out(self, rows: Mapping[str, Any]) -> None:
@@ -127,24 +129,22 @@ class RunFolder:
         self._lock.close()
 
     def read_json(self, name: str) -> Any:
-        path = self.path / name
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return packing.load_json(self.path / name)
         except FileNotFoundError:
-            raise FedcladeError(f"{self.path} has no {name}: the run has not come that far") from None
-        except (ValueError, OSError) as error:
-            raise FedcladeError(f"cannot read {path}: the file is damaged ({error})") from error
+            raise FedcladeError(
+                f"{self.path} has no {name}: `fedclade resume {self.path}` goes on to where it is written"
+            ) from None
+        except FedcladeError as error:
+            cure = FROM_A_COPY if name == "settings.json" else f"`fedclade resume {self.path}` writes it anew"
+            raise FedcladeError(f"{error}: {cure}") from error
 
     @property
     def settings(self) -> dict[str, Any]:
-        record = self.read_json("settings.json")
-        missing = RECORDED - (record.keys() if isinstance(record, dict) else set())
-        if missing:
-            raise FedcladeError(f"cannot read {self.path / 'settings.json'}: it lacks {listed(sorted(missing))}")
-        return record
+        return self.read_json("settings.json")
 
     def update_settings(self, settings: Mapping[str, Any]) -> None:
-        write_json(self.path / "settings.json", settings)
+        packing.save_json(self.path / "settings.json", settings)
 
     @property
     def is_finished(self) -> bool:
@@ -182,17 +182,16 @@ class RunFolder:
         import pandas as pd
 
         for name, rows in tables.items():
-            if rows:
-                frame = pd.DataFrame(rows)
-                path = self.path / "parts" / f"{round:06d}.{name}.parquet"
-                write_atomically(path, partial(frame.to_parquet, index=False), flush=False)
+            packing.save_table(self._part(round, name), pd.DataFrame(rows), flush=False)
         for name, record in records.items():
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
         fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*")
         flush_all(path for pattern in fresh for path in self.path.glob(pattern))
         packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
-        for old in self._checkpoints()[:-2]:
-            old.unlink(missing_ok=True)
+        _remove(self._checkpoints()[:-2])
+
+    def _part(self, round: int, name: str) -> Path:
+        return self.path / "parts" / f"{round:06d}.{name}.parquet"
 
     def _checkpoints(self) -> list[Path]:
         found = (self.path / "checkpoints").glob("*.safetensors")
@@ -205,29 +204,31 @@ class RunFolder:
         return int(saved[-1].stem) if saved else None
 
     def last_checkpoint(self, *, arrays: bool = True) -> tuple[int, Any] | None:
-        """The newest round that counts and its state. A damaged file is passed over for the one before."""
-        damaged: FedcladeError | None = None
+        """The newest round that counts and its state. A file in `damaged` was passed over for the one before."""
+        self.damaged = []
         for path in reversed(self._checkpoints()):
             try:
                 return int(path.stem), packing.load(path, arrays=arrays)
             except FedcladeError as error:
-                damaged = error
-        if damaged is not None:
-            raise damaged
+                self.damaged.append(str(error))
+        if self.damaged:
+            raise FedcladeError(f"{self.damaged[0]}, and there is no other: {FROM_A_COPY}")
+        self._check_reached(-1)
         return None
 
     def rewind(self, round: int) -> None:
         """Drop what later rounds left behind, and open a finished run again."""
         self._unfold()
-        self._check_complete(round)
-        (self.path / "result.json").unlink(missing_ok=True)
+        self._check_reached(round)
         for name in TABLES:
-            (self.path / f"{name}.parquet").unlink(missing_ok=True)
+            self._check_complete(name, round)
+        _remove(self.path / name for name in ("result.json", *(f"{name}.parquet" for name in TABLES)))
+        _remove(self.path.glob(".*.part"))
         for pattern in ("parts/*", "records/*", "checkpoints/*"):
             for path in self.path.glob(pattern):
                 number = path.name.split(".")[0]
                 if path.name.startswith(".") or (number.isdecimal() and int(number) > round):
-                    path.unlink(missing_ok=True)
+                    _remove([path])
 
     # The end
 
@@ -240,58 +241,79 @@ class RunFolder:
     ) -> None:
         """Write the outcome; `models` are complete state dicts, and `facts` what their files say of themselves."""
         for name in TABLES:
-            frame = self.table(name)
-            write_atomically(self.path / f"{name}.parquet", partial(frame.to_parquet, index=False))
+            packing.save_table(self.path / f"{name}.parquet", self.table(name))
         shutil.rmtree(self.path / "models", ignore_errors=True)
         for cluster, state in models.items():
             path = self.path / "models" / f"cluster-{cluster}.safetensors"
             write_atomically(path, partial(packing.save_state, state=state, facts=facts))
-        write_json(self.path / "clusters.json", clusters)
-        write_json(self.path / "result.json", result)
+        packing.save_json(self.path / "clusters.json", clusters)
+        packing.save_json(self.path / "result.json", result)
         shutil.rmtree(self.path / "parts", ignore_errors=True)
 
     def _unfold(self) -> None:
         """Turn the tables of a finished run into parts again, where there are none, so that it can go on."""
-        for name in TABLES:
-            path = self.path / f"{name}.parquet"
-            if path.is_file():
-                for number, rows in self._read(name, [path]).groupby("round"):
-                    part = self.path / "parts" / f"{int(str(number)):06d}.{name}.parquet"
-                    if not part.is_file():
-                        write_atomically(part, partial(rows.to_parquet, index=False))
+        wholes = {name: self.path / f"{name}.parquet" for name in TABLES}
+        frames = {name: packing.load_table(path) for name, path in wholes.items() if path.is_file()}
+        fresh = []
+        for name, frame in frames.items():
+            for number in range(max((int(one["round"].max()) for one in frames.values() if len(one)), default=-1) + 1):
+                part = self._part(number, name)
+                if not part.is_file():
+                    packing.save_table(part, frame[frame["round"] == number] if len(frame) else frame, flush=False)
+                    fresh.append(part)
+        flush_all(fresh)
 
-    def _check_complete(self, round: int) -> None:
-        """No round that counts may be missing from the history: it would be lost without a word."""
-        held = {int(path.name.split(".")[0]) for path in (self.path / "parts").glob("[0-9]*.history.parquet")}
-        missing = sorted(set(range(round + 1)) - held)
-        if missing:
+    def _held(self, name: str) -> set[int]:
+        """The rounds of a table that lie in parts."""
+        return {int(path.name.split(".")[0]) for path in (self.path / "parts").glob(f"[0-9]*.{name}.parquet")}
+
+    def _check_reached(self, round: int) -> None:
+        """A run leaves no round behind before the checkpoint of the one before."""
+        is_whole = round < 0 and (self.path / "history.parquet").is_file()
+        if is_whole or max(self._held("history"), default=-1) > round + 1:
             raise FedcladeError(
-                f"the history of {self.path} lacks {'round' if len(missing) == 1 else 'rounds'} {listed(missing, 5)}: "
-                "put its files back from a copy, or begin a new run"
+                f"{self.path} has a history, but the checkpoints that belong to it are gone: {FROM_A_COPY}"
             )
+
+    def _check_complete(self, name: str, round: int) -> None:
+        """No round that counts may be missing from a table: it would be lost without a word."""
+        missing = sorted(set(range(round + 1)) - self._held(name))
+        if missing:
+            rounds = "round" if len(missing) == 1 else "rounds"
+            raise FedcladeError(f"the {name} of {self.path} lacks {rounds} {listed(missing, 5)}: {FROM_A_COPY}")
 
     # Reading
 
     def table(self, name: str) -> "pd.DataFrame":
         """`history` or `ledger`, of a finished run or of one under way."""
-        whole = self.path / f"{name}.parquet"
-        paths = sorted((self.path / "parts").glob(f"[0-9]*.{name}.parquet")) or ([whole] if whole.is_file() else [])
-        if self.is_finished:
-            if not whole.is_file():
-                raise FedcladeError(f"{self.path} has no {name}.parquet any more: put it back from a copy")
-            paths = [whole]
-        return self._read(name, paths)
-
-    def _read(self, name: str, paths: Sequence[Path]) -> "pd.DataFrame":
         import pandas as pd
 
-        try:
-            frames = [pd.read_parquet(path) for path in paths]
-        except (OSError, ValueError) as error:
-            raise FedcladeError(f"cannot read the {name} of {self.path}: a file is damaged ({error})") from error
+        whole, last = self.path / f"{name}.parquet", -1 if self.last_round is None else self.last_round
+        held = self._held(name)
+        if self.is_finished and not whole.is_file():
+            raise FedcladeError(f"{self.path} has no {name}.parquet any more: {FROM_A_COPY}")
+        if whole.is_file() and (self.is_finished or not held.issuperset(range(last + 1))):
+            return packing.load_table(whole)
+        self._check_complete(name, last)
+        frames = [frame for number in sorted(held) if len(frame := packing.load_table(self._part(number, name)))]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def records(self) -> dict[tuple[int, str], Any]:
-        """Everything the method kept to look at, by round and name."""
+    def records(self, expected: Mapping[str, int] | None = None) -> dict[tuple[int, str], Any]:
+        """Everything the method kept to look at, by round and name; of each name so many must be there at least."""
         paths = sorted((self.path / "records").glob("[0-9]*.safetensors"))
-        return {(int(path.name.split(".")[0]), path.name.split(".")[1]): packing.load(path) for path in paths}
+        keys = [(int(path.name.split(".")[0]), path.name.split(".")[1]) for path in paths]
+        held = Counter(name for _, name in keys)
+        for name, count in (expected or {}).items():
+            if held[name] < count:
+                raise FedcladeError(
+                    f"{self.path / 'records'} lacks {count - held[name]} of {count} {name}: {FROM_A_COPY}"
+                )
+        return {key: packing.load(path) for key, path in zip(keys, paths, strict=True)}
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error

@@ -1,24 +1,37 @@
-"""Encoded values as safetensors files that know when they are damaged."""
+"""Values and tables as files that know when they are damaged, and that other tools can read."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedclade.codec import Packet, decode, encode
 from fedclade.errors import FedcladeError
-from fedclade.files import write_atomically
+from fedclade.files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHECKSUM = 32  # characters
 
 
+def checksum(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=CHECKSUM // 2)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def save(path: Path, value: Any, *, flush: bool = True) -> None:
-    """Arrays become tensors `0`, `1`, ...; the rest is JSON in the file's header, beside a checksum of all."""
+    """Arrays become tensors `0`, `1`, ...; the rest is JSON in the file's header, after checksums of it and of all."""
     packet = encode(value)
     arrays = {str(place): np.ascontiguousarray(array) for place, array in enumerate(packet.arrays)}
-    header = {"value": packet.checksum() + packet.text}  # one entry: several would come in any order
+    text = packet.text
+    sums = checksum(text.encode()) + packet.checksum()
+    header = {"value": sums + text}  # one entry: several would come in any order
     write_atomically(path, lambda part: save_tensors(part, arrays, header), flush=flush)
 
 
@@ -55,9 +68,75 @@ def load(path: Path, *, arrays: bool = True) -> Any:
             value = (file.metadata() or {})["value"]
             count = len(file.keys())
             tensors = [file.get_tensor(str(place)) if arrays else np.empty(0) for place in range(count)]
-        packet = Packet(json.loads(value[CHECKSUM:]), tensors)
-        if arrays and packet.checksum() != value[:CHECKSUM]:
+        text = value[2 * CHECKSUM :]
+        if checksum(text.encode()) != value[:CHECKSUM]:
+            raise ValueError("its checksum is wrong")
+        packet = Packet(json.loads(text), tensors)
+        if arrays and packet.checksum() != value[CHECKSUM : 2 * CHECKSUM]:
             raise ValueError("its checksum is wrong")
         return decode(packet)
-    except (SafetensorError, KeyError, IndexError, TypeError, OSError, ValueError) as error:
-        raise FedcladeError(f"cannot read {path}: the file is damaged ({error})") from error
+    except (SafetensorError, AttributeError, KeyError, IndexError, TypeError, OSError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: object) -> FedcladeError:
+    return FedcladeError(f"cannot read {path}: the file is damaged ({error})")
+
+
+# Tables: parquet files with a checksum in their metadata
+
+
+def save_table(path: Path, frame: "pd.DataFrame", *, flush: bool = True) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    told = {**(table.schema.metadata or {}), b"checksum": _table_checksum(frame).encode()}
+    write_atomically(path, lambda part: pq.write_table(table.replace_schema_metadata(told), part), flush=flush)
+
+
+def load_table(path: Path) -> "pd.DataFrame":
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, partitioning=None)
+        frame = table.to_pandas(ignore_metadata=True)
+        if (table.schema.metadata or {}).get(b"checksum", b"").decode() != _table_checksum(frame):
+            raise ValueError("its checksum is wrong")
+    except Exception as error:  # whatever readers make of damaged bytes
+        raise damaged(path, error) from error
+    return frame
+
+
+def _table_checksum(frame: "pd.DataFrame") -> str:
+    """Of the names of the columns and of what they hold: numbers by their bytes, all else by its words."""
+    parts = []
+    for name in frame.columns:
+        values = frame[name].to_numpy()
+        is_number = values.dtype.kind in "biuf"
+        held = values.tobytes() if is_number else "\n".join(map(str, values)).encode()
+        parts += [f"{name} {values.dtype.str if is_number else 'words'} {len(held)} ".encode(), held]
+    return checksum(*parts)
+
+
+# JSON with a checksum as its last entry
+
+
+def save_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_json(path, {**value, "checksum": _json_checksum(value)})
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or value.pop("checksum", None) != _json_checksum(value):
+            raise ValueError("it was changed: its checksum is wrong")
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError, RecursionError) as error:
+        raise damaged(path, error) from error
+    return value
+
+
+def _json_checksum(value: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(value).encode())
