@@ -1,13 +1,15 @@
-"""How fast the engine is, as ratios measured in one run: `make runtime`.
+"""How fast training and evaluation are, as ratios measured in one run: `make bench`.
 
-(a) Fashion-MNIST, 100 clients, label skew 20 %, 10 clients a round, LeNet-5, 2 local epochs, batch 10.
-(b) MotionSense rows, 24 people, MLP 128-64-32, batch 32, everybody in one round.
+(a) A round on Fashion-MNIST: 100 clients, label skew 20 %, 10 clients a round, LeNet-5, 2 local epochs, batch 10.
+(b) A round on MotionSense rows: 24 people, all of them, MLP 128-64-32, batch 32.
 (c) Evaluating all 100 clients of (a), against a round of (a).
 (d) Memory of 1,000 clients of Fashion-MNIST, against the data.
+(e) Networks of other kinds, batches of 10 and of 64: the clients' training alone.
 
-The bare loop that (a) and (b) are set against is torch alone: a process a core, a client after the other, nothing but
-forward, backward and step on tensors that are ready. Where the real files are not found, rows of the same shape are
-made up: speed does not depend on what is in the pictures.
+The bare loop that (a), (b) and (e) are set against is torch alone: a client after the other, nothing but forward,
+backward and step on tensors that are ready. Both sides run in this process on one core and take turns; a time is the
+smallest of several, in seconds of the processor, so that other work on the machine matters little. Where the real files
+are not found, rows of the same shape are made up: speed does not depend on what is in the pictures.
 """
 
 import argparse
@@ -15,10 +17,10 @@ import contextlib
 import multiprocessing as mp
 import os
 import platform
-import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,17 +28,48 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedclade.clients.memory import Memory
+from fedclade.clients.networks import Built, as_inputs
+from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Evaluate, Train, Training
+from fedclade.clients.training import Job, batches_of, train
 from fedclade.data import Federation, federation_of
 from fedclade.data.federation import Dataset
 from fedclade.data.partition import partition
-from fedclade.engines.local import LocalEngine
+from fedclade.engines.local import LocalTransport
 from fedclade.errors import FedcladeError
 from fedclade.models import make
+from fedclade.models.assigned import Networks
 from fedclade.settings import cores
 
 LENET = Training(local_epochs=2, batch_size=10, learning_rate=0.01, momentum=0.5)
 MLP = Training(local_epochs=1, batch_size=32, learning_rate=0.01)
+Shape = tuple[int, ...]
+
+
+def strided(input_shape: Shape, n_classes: int) -> nn.Module:
+    layers = [nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 49, n_classes))
+
+
+def padded(input_shape: Shape, n_classes: int) -> nn.Module:
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 49, n_classes))
+
+
+OTHERS: list[tuple[str, str | Callable[[Shape, int], nn.Module], Shape]] = [
+    ("LeNet-5, 28x28", "lenet5", (1, 28, 28)),
+    ("LeNet-5, 3x32x32", "lenet5", (3, 32, 32)),
+    ("5x5 convolutions (16, 32), 28x28", "fmnist-cnn", (1, 28, 28)),
+    ("3x3 convolutions with padding (16, 32), 28x28", padded, (1, 28, 28)),
+    ("3x3 convolutions of stride 2 (16, 32), 28x28", strided, (1, 28, 28)),
+    ("1-D convolutions (cnn1d), 6x64", "cnn1d", (6, 64)),
+    ("1-D convolutions (har-cnn), 9x128", "har-cnn", (9, 128)),
+    ("LSTM in both directions (bilstm), 6x32", "bilstm", (6, 32)),
+    ("MLP 128-64-32, 784 inputs", "mlp", (784,)),
+    ("residual, normalised (resnet9), 3x16x16", "resnet9", (3, 16, 16)),
+]
 
 
 def fashion(clients: int, data_dir: str | None) -> Federation:
@@ -62,100 +95,89 @@ def motion(data_dir: str | None) -> Federation:
         return partition(made, "natural", None)
 
 
-def bare_client(module: nn.Module, x: torch.Tensor, y: torch.Tensor, training: Training) -> None:
-    optimiser = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
-    for _ in range(training.local_epochs):
-        order = torch.randperm(len(x))
-        for start in range(0, len(x), training.batch_size):
-            rows = order[start : start + training.batch_size]
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
-            optimiser.step()
+def shortened(federation: Federation, limit: int) -> Federation:
+    """With so many training rows a client at most."""
+    return replace(federation, clients=tuple(replace(one, train=one.train[:limit]) for one in federation.clients))
 
 
-def bare_worker(pipe, clients, model, shape, classes, training) -> None:  # type: ignore[no-untyped-def]
-    torch.set_num_threads(1)
-    module = make(model, shape, classes)
-    tensors = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in clients]
-    bare_client(module, *(part[:100] for part in tensors[0]), training)  # warm up
-    pipe.send("ready")
-    while pipe.recv():
-        for x, y in tensors:
-            bare_client(module, x, y, training)
-        pipe.send("done")
+def smallest(repeats: int, *actions: Callable[[], object]) -> list[float]:
+    """The processor's seconds of each action, the smallest of several; they take turns."""
+    times: list[list[float]] = [[] for _ in actions]
+    for turn in range(repeats + 1):
+        for action, seconds in zip(actions, times, strict=True):
+            began = time.process_time()
+            action()
+            if turn:  # the first is for warming up
+                seconds.append(time.process_time() - began)
+    return [min(seconds) for seconds in times]
 
 
-class Bare:
-    """The bare loop on all cores at once."""
-
-    def __init__(
-        self, federation: Federation, names: list[str], model: str, training: Training, limit: int | None
-    ) -> None:
-        shares: list[list] = [[] for _ in range(cores())]
-        for place, name in enumerate(sorted(names, key=lambda n: -len(federation[n].train))):
-            rows = federation[name].train[:limit]
-            x = federation.x[rows].astype(np.float32) / (255 if federation.x.dtype == np.uint8 else 1)
-            shares[place % cores()].append((x, federation.y[rows].astype(np.int64)))
-        context = mp.get_context("spawn")
-        self.pipes = []
-        for share in shares:
-            ours, theirs = context.Pipe()
-            arguments = (theirs, share, model, federation.input_shape, federation.n_classes, training)
-            context.Process(target=bare_worker, args=arguments, daemon=True).start()
-            self.pipes.append(ours)
-        for pipe in self.pipes:
-            pipe.recv()
-
-    def seconds(self) -> float:
-        began = time.perf_counter()
-        for pipe in self.pipes:
-            pipe.send(True)
-        for pipe in self.pipes:
-            pipe.recv()
-        return time.perf_counter() - began
-
-    def close(self) -> None:
-        for pipe in self.pipes:
-            pipe.send(False)
+def bare(module: nn.Module, clients: Sequence[tuple[torch.Tensor, torch.Tensor]], training: Training) -> None:
+    """The bare loop."""
+    for x, y in clients:
+        optimiser = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
+        for _ in range(training.local_epochs):
+            for rows in torch.randperm(len(x)).split(training.batch_size):
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+                optimiser.step()
 
 
-def shortened(federation: Federation, limit: int | None) -> Federation:
-    if limit is None:
-        return federation
-    return replace(
-        federation, clients=tuple(replace(client, train=client.train[:limit]) for client in federation.clients)
-    )
-
-
-def timed(action) -> float:  # type: ignore[no-untyped-def]
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
-
-
-def compare(
-    federation: Federation, model: str, training: Training, per_round: int, repeats: int, limit: int | None = None
-):  # type: ignore[no-untyped-def]
-    """Seconds of the bare loop, of a round, and of an evaluation, taken in turns."""
-    federation = shortened(federation, limit)
-    names = list(federation.names[:: len(federation) // per_round][:per_round])
-    bare = Bare(federation, names, model, training, limit)
+@contextlib.contextmanager
+def transport_for(
+    federation: Federation, model: str, training: Training, workers: int = 1
+) -> Iterator[tuple[LocalTransport, np.ndarray]]:
+    """The way to all clients, and the model they begin with."""
+    networks = Networks.shared(model, federation.input_shape, federation.n_classes)
     with tempfile.TemporaryDirectory() as memory:
-        engine = LocalEngine(
-            federation,
-            lambda: make(model, federation.input_shape, federation.n_classes),
-            seed=0,
-            training=training,
-            memory=Path(memory),
-            workers=cores(),
-        )
-        round_of = lambda: engine.answer({name: Train(engine.initial) for name in names}, 1)  # noqa: E731
-        evaluation = lambda: engine.answer({name: Evaluate(engine.initial) for name in federation.names}, 1)  # noqa: E731
-        round_of(), evaluation()
-        times = [(bare.seconds(), timed(round_of), timed(evaluation)) for _ in range(repeats)]
-        engine.close()
-    bare.close()
-    return [statistics.median(column) for column in zip(*times, strict=True)]
+        runtime = ClientRuntime(federation, networks, Memory(Path(memory)), 0, training)
+        transport = LocalTransport(runtime, workers)
+        yield transport, runtime.initial
+        transport.close()
+
+
+def rounds(
+    federation: Federation, model: str, training: Training, per_round: int, repeats: int, evaluates: bool
+) -> list[float]:
+    """Seconds of the bare loop, of a round, and of an evaluation of all clients."""
+    names = federation.names[:: len(federation) // per_round][:per_round]
+    clients = [
+        (as_inputs(torch.from_numpy(federation.x[rows])), torch.from_numpy(federation.y[rows].astype(np.int64)))
+        for rows in (federation[name].train for name in names)
+    ]
+    module = make(model, federation.input_shape, federation.n_classes)
+    with transport_for(federation, model, training) as (transport, initial):
+        actions = [
+            lambda: bare(module, clients, training),
+            lambda: transport.deliver({name: Train(initial) for name in names}, 1),
+        ]
+        if evaluates:
+            actions.append(lambda: transport.deliver({name: Evaluate(initial) for name in federation.names}, 1))
+        return smallest(repeats, *actions)
+
+
+def training_alone(
+    model: str | Callable[[Shape, int], nn.Module], shape: Shape, batch: int, repeats: int, n_clients: int = 12
+) -> tuple[float, str]:
+    """How often a client is trained in the time of the bare loop, and on which path."""
+    training = Training(local_epochs=1, batch_size=batch, learning_rate=0.01, momentum=0.5)
+    built = Built(lambda: make(model, shape, 10), 0)
+    network = built.learner(shape, batch)
+    per_client = batch * (10 if batch < 32 else 4)
+    if network is built.plain:
+        n_clients = 2
+    torch.manual_seed(0)
+    x, y = torch.rand(n_clients * per_client, *shape), torch.randint(0, 10, (n_clients * per_client,))
+    jobs = [
+        Job(built.initial, batches_of(rows, training, np.random.default_rng(k)))
+        for k, rows in enumerate(np.arange(len(x)).reshape(n_clients, per_client))
+    ]
+    clients = list(zip(x.split(per_client), y.split(per_client), strict=True))[:4]
+    module = make(model, shape, 10)
+    alone, ours = smallest(
+        repeats, lambda: bare(module, clients, training), lambda: train(network, x, y, jobs, training)
+    )
+    return alone / len(clients) / (ours / n_clients), "plain" if network is built.plain else "batched"
 
 
 def memory_of(data_dir: str | None) -> tuple[float, float]:
@@ -210,55 +232,60 @@ def _idle_workers() -> float:
 
     rows = np.zeros((20, 1, 28, 28), np.uint8)
     federation = federation_of({f"c{k}": (rows, np.arange(20) % 10) for k in range(2)})
-    with tempfile.TemporaryDirectory() as memory:
-        engine = LocalEngine(
-            federation,
-            lambda: make("lenet5", (1, 28, 28), 10),
-            seed=0,
-            training=LENET,
-            memory=Path(memory),
-            workers=cores(),
-        )
-        engine.answer({name: Train(engine.initial) for name in federation.names}, 1)
+    with transport_for(federation, "lenet5", LENET, cores()) as (transport, initial):
+        transport.deliver({name: Train(initial) for name in federation.names}, 1)
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        total = sum(process.memory_full_info().pss for process in family)
-        engine.close()
-    return total
+        return sum(process.memory_full_info().pss for process in family)
+
+
+def tables(data_dir: str | None, repeats: int) -> Iterator[str]:
+    """The lines of the page, as they are known."""
+    yield from (
+        f"Measured on a {platform.machine()} CPU, torch {torch.__version__}, Python {platform.python_version()}.",
+        "",
+        "| what | bare loop | fedclade | ratio |",
+        "|---|---|---|---|",
+    )
+    images = fashion(100, data_dir)
+    alone, ours, evaluation = rounds(images, "lenet5", LENET, 10, repeats, evaluates=True)
+    yield (
+        f"| (a) a round: {images.data}, LeNet-5, 10 clients, batch 10 "
+        f"| {alone:.2f} s | {ours:.2f} s | {alone / ours:.1f}x |"
+    )
+    people = shortened(motion(data_dir), 6_000)
+    alone, seconds = rounds(people, "mlp", MLP, len(people), repeats, evaluates=False)
+    yield (
+        f"| (b) a round: {people.data}, MLP, {len(people)} clients, batch 32 "
+        f"| {alone:.2f} s | {seconds:.2f} s | {alone / seconds:.1f}x |"
+    )
+    yield f"| (c) evaluating all 100 clients of (a) | | {evaluation:.3f} s | {evaluation / ours:.1%} of a round |"
+    used, data = memory_of(data_dir)
+    yield (
+        f"| (d) memory of 1,000 clients beyond Python and torch | {data:.0f} MB of rows as bytes, {4 * data:.0f} MB as "
+        f"float32 | {used:.0f} MB | {used / data:.1f}x the bytes, {used / data / 4:.2f}x the float32 |"
+    )
+    yield from ("", "| (e) training alone | path | batch 10 | batch 64 |", "|---|---|---|---|")
+    for name, model, shape in OTHERS:
+        (small, path), (large, _) = (training_alone(model, shape, batch, repeats) for batch in (10, 64))
+        yield f"| {name} | {path} | {small:.1f}x | {large:.1f}x |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", default=os.environ.get("FEDCLADE_DATA"))
-    parser.add_argument("--out", type=Path, help="also write the table to this Markdown file")
+    parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
-    federation = fashion(100, arguments.data_dir)
-    bare, ours, evaluation = compare(federation, "lenet5", LENET, 10, arguments.repeats)
-    lines = [
-        "| what | bare loop on all cores | fedclade | ratio |",
-        "|---|---|---|---|",
-        f"| (a) a round: {federation.data}, LeNet-5, 10 clients, batch 10 | {bare:.2f} s | {ours:.2f} s | {bare / ours:.1f}x |",
-    ]
-    motionsense = motion(arguments.data_dir)
-    bare_b, ours_b, _ = compare(motionsense, "mlp", MLP, len(motionsense), max(3, arguments.repeats // 2), limit=20_000)
-    lines += [
-        f"| (b) a round: {motionsense.data}, MLP, {len(motionsense)} clients, batch 32 "
-        f"| {bare_b:.2f} s | {ours_b:.2f} s | {bare_b / ours_b:.1f}x |",
-        f"| (c) evaluating all 100 clients of (a) | | {evaluation:.3f} s | {evaluation / ours:.1%} of a round |",
-    ]
-    used, data = memory_of(arguments.data_dir)
-    lines.append(
-        f"| (d) memory of 1,000 clients beyond Python and torch | {data:.0f} MB of rows as bytes, {4 * data:.0f} MB as "
-        f"float32 | {used:.0f} MB | {used / data:.1f}x the bytes, {used / data / 4:.2f}x the float32 |"
-    )
-    kind = f"{cores()}-core CPU, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}"
-    table = "\n".join([f"Measured on a {kind}.", "", *lines])
-    print(table)
+    torch.set_num_threads(1)
+    lines = []
+    for line in tables(arguments.data_dir, arguments.repeats):
+        print(line, flush=True)
+        lines.append(line)
     if arguments.out:
         text = arguments.out.read_text() if arguments.out.exists() else "<!-- table -->\n<!-- end -->\n"
         before, _, rest = text.partition("<!-- table -->\n")
         _, _, after = rest.partition("<!-- end -->")
-        arguments.out.write_text(f"{before}<!-- table -->\n{table}\n<!-- end -->{after}")
+        arguments.out.write_text("\n".join([f"{before}<!-- table -->", *lines, f"<!-- end -->{after}"]))
 
 
 if __name__ == "__main__":

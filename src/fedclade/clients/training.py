@@ -42,10 +42,8 @@ def train(
     """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps."""
     # Those with most steps first, so that the ones still at work are always the first ones of a group.
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
-    parts = [
-        train_together(network, x, y, [jobs[k] for k in order[start : start + network.at_once]], training)
-        for start in range(0, len(jobs), network.at_once)
-    ]
+    groups = np.array_split(order, -(-len(jobs) // network.at_once))
+    parts = [train_together(network, x, y, [jobs[k] for k in group], training) for group in groups]
     back = np.argsort(order)
     return np.concatenate([weights for weights, _ in parts])[back], np.concatenate([loss for _, loss in parts])[back]
 
