@@ -226,7 +226,7 @@ def test_flowers_wrappers_are_refused_in_one_line() -> None:
         strategy=Clustered(FedAvg()),  # type: ignore[arg-type]
     )
     with pytest.raises(FedcladeError, match=r"SecAgg\+ cannot hide them"):
-        DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(3, 2))(grid_of(GOALS), context)  # type: ignore[arg-type]
+        DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(3, 2))(FakeGrid(), context)  # type: ignore[arg-type]
     assert not hasattr(Clustered(FedAvg()), "nonsense")
 
 
