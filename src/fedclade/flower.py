@@ -118,7 +118,7 @@ class Clustered:
         if name in WRAPPED:
             raise FedcladeError(
                 "Clustered trains a model for each cluster, so no strategy of Flower's can be put around it: call its "
-                "own `start`; for differential privacy put Flower's mods (LocalDpMod) on the clients"
+                "own `start`; for differential privacy give clients Flower's mod: @app.train(mods=[LocalDpMod(...)])"
             )
         if name in LEGACY:
             raise FedcladeError("Clustered must see each client's arrays, so SecAgg+ cannot hide them: leave it out")

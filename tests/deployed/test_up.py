@@ -28,14 +28,14 @@ def until(what: str, happened: Callable[[], object]) -> None:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Commands that speak of a folder."""
+    """Commands that speak of a folder, or whose environment does, as that of nodes' workers."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            command = path.read_bytes()
+            command, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
         except OSError:
             continue
-        if str(folder).encode() in command:
+        if str(folder).encode() in command + environment:
             found.append(command.decode().replace("\0", " "))
     return found
 
@@ -57,7 +57,9 @@ def test_a_killed_trial_leaves_nothing_and_goes_on(tmp_path: Path) -> None:
         )
     try:
         until("two rounds have passed", lambda: up.poll() is not None or (run.last_round or 0) >= 2)
-        assert len(processes_of(tmp_path)) > 5, (tmp_path / "log").read_text()
+        running = processes_of(tmp_path)
+        assert len(running) > 5, (tmp_path / "log").read_text()
+        assert any("fedclade.deploy.worker" in command for command in running)
     finally:
         up.send_signal(signal.SIGKILL)
         up.wait()

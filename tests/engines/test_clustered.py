@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 from engines.grids import FakeGrid
 from fedclade.errors import FedcladeError
@@ -207,6 +208,8 @@ def test_a_share_of_the_nodes_evaluates(share: float, asked: int) -> None:
 
 
 def test_flowers_wrappers_are_refused_in_one_line() -> None:
+    from flwr.server import LegacyContext, ServerConfig
+    from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
     wrapped = DifferentialPrivacyServerSideFixedClipping(
@@ -217,9 +220,50 @@ def test_flowers_wrappers_are_refused_in_one_line() -> None:
     )
     with pytest.raises(FedcladeError, match="call its own `start`"):
         wrapped.start(grid_of(GOALS), arrays(), num_rounds=1)  # type: ignore[arg-type]
+    context: Any = LegacyContext(
+        Context(1, 1, {}, RecordDict(), {}),
+        ServerConfig(num_rounds=1),
+        strategy=Clustered(FedAvg()),  # type: ignore[arg-type]
+    )
     with pytest.raises(FedcladeError, match=r"SecAgg\+ cannot hide them"):
-        Clustered(FedAvg()).configure_fit(1, None, None)
+        DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(3, 2))(FakeGrid(), context)  # type: ignore[arg-type]
     assert not hasattr(Clustered(FedAvg()), "nonsense")
+
+
+def client_with(mod: Any, goal: float, number: int) -> Any:
+    """A ClientApp whose training goes through one of Flower's mods."""
+    app, inner = ClientApp(), plain_client(goal)
+    app.train(mods=[mod])(lambda message, context: inner(message))
+    app.evaluate()(lambda message, context: inner(message))
+    context = Context(1, number, {}, RecordDict(), {})
+
+    def answer(message: Message) -> Message:
+        try:
+            return app(message, context)
+        except Exception as error:  # as Flower tells it
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+    return answer
+
+
+def test_noise_that_clients_add_themselves_is_taken() -> None:
+    from flwr.clientapp.mod import LocalDpMod
+
+    grid = FakeGrid()
+    for number in range(3):
+        grid.add(100 + number, client_with(LocalDpMod(1.0, 0.1, 10.0, 1e-5), 1.0, 100 + number))
+    found = Clustered(FedAvg()).start(grid, arrays(), num_rounds=2)
+    assert (found.history["failure"] == "").all()
+
+
+def test_clients_that_wait_for_secagg_do_not_pass_for_trained() -> None:
+    from flwr.client.mod import secaggplus_mod
+
+    grid = FakeGrid()
+    for number in range(3):
+        grid.add(100 + number, client_with(secaggplus_mod, 1.0, 100 + number))
+    with pytest.raises(FedcladeError, match=r"no client has trained .*secaggplus"):
+        Clustered(FedAvg()).start(grid, arrays(), num_rounds=1)
 
 
 @pytest.mark.parametrize("method", [FedAvg(), FedClust(n_clusters=2)])
