@@ -98,7 +98,7 @@ def moments(method: str, place: Path, times: int = 10) -> Outcomes:
     return found
 
 
-def full_disks(method: str, place: Path, every: int = 3) -> Outcomes:
+def full_disks(method: str, place: Path, every: int = 5) -> Outcomes:
     """Operations fail from some moment on; with room again the run ends like another."""
     expected, run = undisturbed(method, place), place / "run"
     total = operations(lambda: begin(method, run))

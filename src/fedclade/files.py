@@ -32,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool
         finally:
             part.unlink(missing_ok=True)
         if flush:
-            _flush_folder(path.parent)
+            _flush(path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
 
@@ -48,10 +48,10 @@ def _umask() -> int:
     return mask
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a rename durable: the folder's own entry must reach the disk too (not possible on Windows)."""
+def _flush(path: Path) -> None:
+    """A file, or a folder: a rename lasts once the folder has reached the disk too (not possible on Windows)."""
     if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
@@ -64,16 +64,13 @@ def flush_all(paths: Iterable[Path]) -> None:
 
     def flush(path: Path) -> None:
         try:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            _flush(path)
         except OSError as error:
             raise unwritable(path, error) from error
 
     with ThreadPoolExecutor(16) as hands:
-        for _ in hands.map(flush, fresh):
+        for _ in hands.map(flush, [*fresh, *{path.parent for path in fresh}]):
             pass
-    for folder in {path.parent for path in fresh}:
-        _flush_folder(folder)
 
 
 def write_json(path: Path, value: Any) -> None:
