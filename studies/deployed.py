@@ -30,7 +30,7 @@ def one(method: dict, work: Path) -> str:
         )
         seconds[engine] = time.perf_counter() - began
     local, deployed = outcomes["local"], outcomes["flower"]
-    models = [result.folder.last_checkpoint()[1]["models"] for result in (local, deployed)]
+    models = [result.folder.last_checkpoint()[1]["clusters"]["models"] for result in (local, deployed)]
     alike = all(np.array_equal(models[0][k], models[1][k]) for k in models[0])
     parts = "; ".join(", ".join(part) for part in deployed.clusters.values())
     return (

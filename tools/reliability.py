@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch
 
 from trust.faults import (
+    BAD,
     KILLED,
     METHODS,
     READERS,
@@ -54,7 +55,6 @@ from trust.faults import (
 
 PAGE = ROOT / "docs" / "reliability.md"
 START, END = "<!-- table: written by tools/reliability.py -->", "<!-- end of table -->"
-BAD = ("silently different", "broken", "does not go on")
 Outcomes = Counter[tuple[str, str]]  # by what was tried and what came of it
 
 
@@ -129,7 +129,8 @@ def looked_at(
     label = damage(copy)
     for name, read in READERS.items():
         if name in expected:
-            found[what, judged(in_child(partial(read, copy)), expected[name])] += 1
+            now = in_child(partial(read, copy))
+            found[what, judged(now, expected[name], expected.get(f"{name} earlier", ""))] += 1
     now = in_child(partial(resumed, copy))
     kind = judged_resume(now, expected["resume"])
     found[f"{what}, then resumed", kind] += 1
@@ -145,6 +146,10 @@ def expectations(run: Path, place: Path) -> dict[str, str]:
     seen["resume"] = in_child(partial(resumed, copy))
     assert seen["show"].is_fine, seen["show"].words
     assert seen["resume"].is_fine, seen["resume"].words
+    copied(run, place)
+    if not (place / "result.json").is_file():
+        max((place / "checkpoints").iterdir()).unlink()
+        seen |= {f"{name} earlier": in_child(partial(read, place)) for name, read in READERS.items()}
     return {name: ended.words for name, ended in seen.items() if ended.is_fine}
 
 

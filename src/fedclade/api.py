@@ -46,7 +46,8 @@ def run(
     trackers = named_trackers(track)
     if out is not None:
         RunFolder(out).unused()  # known now, not after reading large data
-    named: dict[str, Any] = {"data": data if isinstance(data, str) else IN_PYTHON, "method": method}
+    is_named = isinstance(data, str) or (isinstance(data, Mapping) and isinstance(data.get("name"), str))
+    named: dict[str, Any] = {"data": data if is_named else IN_PYTHON, "method": method}
     named["model"] = None if model is None else model_name(specs_of(model))
     if training is not None:
         named["training"] = training
@@ -54,7 +55,7 @@ def run(
     temporary = None if out is not None else tempfile.mkdtemp(prefix="fedclade-run-")
     place = Path(out if out is not None else str(temporary))
     try:
-        result = _begun(place, checked, data, model, on_round, trackers)
+        result = _begun(place, checked, checked.data if is_named else data, model, on_round, trackers)
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -193,7 +194,8 @@ def resume(
     if last is not None and last > settings.rounds:
         raise FedcladeError(f"the run in {path} is past round {last} already: ask for more rounds than that")
     if rounds is not None:
-        folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
+        with folder:
+            folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
     return _gone(folder, settings, federation, networks, on_round, trackers, forget_memory)
 
 

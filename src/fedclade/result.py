@@ -121,7 +121,8 @@ class Result:
     @property
     def remarks(self) -> list[str]:
         """On what went wrong with the files of the run and how it went on."""
-        return list(self._reached[2].get("remarks", []))
+        passed_over = [] if self.state == "ended" else self.folder.damaged
+        return [*self._reached[2].get("remarks", []), *passed_over]
 
     # The tables
 
@@ -284,8 +285,7 @@ class Result:
     @cached_property
     def records(self) -> dict[tuple[int, str], Any]:
         """Everything the method kept to look at, by round and name."""
-        kept = self.folder.records(self._reached[2].get("records", {}))
-        return {key: value for key, value in kept.items() if key[0] <= self.round}
+        return self.folder.records(self.round, self._reached[2].get("records", {}))
 
     def kept(self, name: str) -> dict[int, Any]:
         """The records of one name, by round."""

@@ -91,11 +91,17 @@ class Loop:
             for damage in self.run.damaged:
                 self._remark(f"{damage}: went on from the checkpoint of round {saved[0]}")
         self.present = self.calendar.present(max(first - 1, 0))
-        self.run.rewind(first - 1)
+        # Look at everything before anything is changed.
+        state = saved[1] if saved is not None else {"memory": {}, "records": {}}
+        self.run.records(first - 1, state["records"])
         damaged = self.engine.check_memory(first - 1, self.forget_memory)
         self.engine.rewind(first - 1)
-        if saved is not None and clusters is not None:
-            self._check_memory(saved[1]["memory"], damaged, clusters, first - 1)
+        lost = self._lost_memory(state["memory"], damaged)
+        self.run.rewind(first - 1)
+        if lost and clusters is not None:
+            self._begin_from_clusters(lost, clusters, first - 1)
+            changed = {"memory": self.engine.remembered(), "remarks": self.remarks}
+            self.run.write_checkpoint(first - 1, {**state, **changed})
         for number in range(first, self.rounds + 1):
             began = time.perf_counter(), time.process_time()
             self._let_join(number)
@@ -115,10 +121,8 @@ class Loop:
         assert clusters is not None
         return self._finish(clusters)
 
-    def _check_memory(
-        self, slots: Mapping[str, Mapping[str, int]], damaged: set[str], clusters: Clusters, round: int
-    ) -> None:
-        """Clients that have lost what they remembered would begin anew without a word."""
+    def _lost_memory(self, slots: Mapping[str, Mapping[str, int]], damaged: set[str]) -> list[tuple[str, str]]:
+        """Clients that have lost what they remembered, and the slots: they would begin anew without a word."""
         known = self.engine.remembered()
         lost = [
             (client, slot)
@@ -126,19 +130,22 @@ class Loop:
             for client, checksum in checksums.items()
             if client in damaged or known.get(slot, {}).get(client) != checksum
         ]
-        if not lost:
-            return
-        names = listed(dict.fromkeys(client for client, _ in lost), 5)
-        if not self.forget_memory:
+        if lost and not self.forget_memory:
+            names = listed(dict.fromkeys(client for client, _ in lost), 5)
             raise FedcladeError(
                 f"what {names} remembered is lost or damaged: put {self.run.path / 'clients'} back from a copy, "
                 "or go on from the cluster models with --forget-memory"
             )
+        return lost
+
+    def _begin_from_clusters(self, lost: Sequence[tuple[str, str]], clusters: Clusters, round: int) -> None:
+        names = listed(dict.fromkeys(client for client, _ in lost), 5)
         self._remark(f"what {names} remembered was lost: they went on after round {round} from the cluster models")
         for client, slot in lost:
             model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
             if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
                 self.engine.remember(client, slot, model, round)
+        self.engine.flush()
 
     def _remark(self, words: str) -> None:
         """Say it now, on stderr unless the program logs elsewhere, and keep it with the result."""

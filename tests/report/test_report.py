@@ -180,7 +180,7 @@ def test_stacked_models_have_scores_by_class_and_cluster(runs: dict[str, Path]) 
     section, run = sections_of([Result.open(runs["fedstack"])])["0/stacking"], fedclade.load(runs["fedstack"])
     header, *rows = section.table
     assert header == ["cluster", "class", "test rows", "precision", "recall", "F1"]
-    for part in run.folder.records()[6, "stacking"]["clusters"]:
+    for part in run.records[6, "stacking"]["clusters"]:
         whole, *single = [row for row in rows if row[0] == str(part["number"])]
         scores = part["cluster"]
         assert whole[1:] == [

@@ -32,6 +32,7 @@ from harness import contents
 METHODS = ("fedavg", "ditto", "fedclust", "agreement", "fedstack")
 ROUNDS = 2
 KILLED, REFUSED, BROKEN = 9, 2, 1  # how a child ends that does not end well
+BAD = ("silently different", "broken", "does not go on")  # what must never come of a fault
 PATIENCE = 120.0  # seconds: a child that takes longer hangs
 
 
@@ -265,14 +266,20 @@ def resumed(run: Path) -> str:
     return json.dumps([left_by(run), result.remarks])
 
 
-def judged(now: Ended, expected: str) -> str:
-    """The class of an outcome."""
+def judged(now: Ended, expected: str, earlier: str = "") -> str:
+    """The class of an outcome; `earlier` is what a run gives that was stopped a round before."""
     if now.code == REFUSED:
         return "refused in one line"
     if not now.is_fine:
         return "broken"
     if now.words == expected:
         return "same result"
+    if "is damaged" in now.words:
+        return "said, older checkpoint shown"
+    if any(words in now.words and words not in expected for words in ("fedclade resume", "stopped: round")):
+        return "shown as stopped"
+    if now.words == earlier:
+        return "the round before is the last"
     return "silently different"
 
 

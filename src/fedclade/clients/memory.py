@@ -48,8 +48,10 @@ class Memory:
         if key not in self._open:
             try:
                 self._open[key] = self._connected()
-            except (OSError, sqlite3.Error) as error:
+            except (OSError, sqlite3.OperationalError) as error:
                 raise FedcladeError(f"cannot use {self.path}, what the clients remember: {error}") from error
+            except sqlite3.Error as error:
+                raise self._damaged(error) from error
         return self._open[key]
 
     def _connected(self) -> sqlite3.Connection:
@@ -78,8 +80,9 @@ class Memory:
         return np.frombuffer(row[2], np.float32).copy()
 
     def _damaged(self, why: object) -> FedcladeError:
+        words = " ".join(str(why).split())
         return FedcladeError(
-            f"{self.path}, what the clients remember, is damaged ({why}): put it back from a copy, "
+            f"{self.path}, what the clients remember, is damaged ({words}): put it back from a copy, "
             "or go on from the cluster models with --forget-memory"
         )
 

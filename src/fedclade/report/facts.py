@@ -40,6 +40,7 @@ def overview(runs: Sequence[Result]) -> Section:
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
     words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
     words += " Accuracies are means and standard deviations over clients."
+    words += "".join(f" Remark: {remark}." for run in runs for remark in run.remarks)
     return Section("overview", "At a glance", words, table=[header, *rows])
 
 

@@ -187,8 +187,11 @@ class RunFolder:
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
         fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*")
         flush_all(path for pattern in fresh for path in self.path.glob(pattern))
-        packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
+        self.write_checkpoint(round, state)
         _remove(self._checkpoints()[:-2])
+
+    def write_checkpoint(self, round: int, state: Any) -> None:
+        packing.save(self.path / "checkpoints" / f"{round:06d}.safetensors", state)
 
     def _part(self, round: int, name: str) -> Path:
         return self.path / "parts" / f"{round:06d}.{name}.parquet"
@@ -251,16 +254,15 @@ class RunFolder:
         shutil.rmtree(self.path / "parts", ignore_errors=True)
 
     def _unfold(self) -> None:
-        """Turn the tables of a finished run into parts again, where there are none, so that it can go on."""
+        """Turn the tables of a finished run into parts again, so that it can go on."""
         wholes = {name: self.path / f"{name}.parquet" for name in TABLES}
         frames = {name: packing.load_table(path) for name, path in wholes.items() if path.is_file()}
         fresh = []
         for name, frame in frames.items():
             for number in range(max((int(one["round"].max()) for one in frames.values() if len(one)), default=-1) + 1):
                 part = self._part(number, name)
-                if not part.is_file():
-                    packing.save_table(part, frame[frame["round"] == number] if len(frame) else frame, flush=False)
-                    fresh.append(part)
+                packing.save_table(part, frame[frame["round"] == number] if len(frame) else frame, flush=False)
+                fresh.append(part)
         flush_all(fresh)
 
     def _held(self, name: str) -> set[int]:
@@ -295,20 +297,24 @@ class RunFolder:
         if whole.is_file() and (self.is_finished or not held.issuperset(range(last + 1))):
             return packing.load_table(whole)
         self._check_complete(name, last)
-        frames = [frame for number in sorted(held) if len(frame := packing.load_table(self._part(number, name)))]
+        frames = [packing.load_table(self._part(number, name)) for number in range(last + 1)]
+        frames = [frame for frame in frames if len(frame)]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def records(self, expected: Mapping[str, int] | None = None) -> dict[tuple[int, str], Any]:
-        """Everything the method kept to look at, by round and name; of each name so many must be there at least."""
-        paths = sorted((self.path / "records").glob("[0-9]*.safetensors"))
-        keys = [(int(path.name.split(".")[0]), path.name.split(".")[1]) for path in paths]
-        held = Counter(name for _, name in keys)
-        for name, count in (expected or {}).items():
+    def records(self, until: int, expected: Mapping[str, int]) -> dict[tuple[int, str], Any]:
+        """What the method kept to look at until the end of a round, by round and name: of each name so many."""
+        found = {}
+        for path in sorted((self.path / "records").glob("[0-9]*.safetensors")):
+            number, name, _ = path.name.split(".")
+            if int(number) <= until:
+                found[int(number), name] = path
+        held = Counter(name for _, name in found)
+        for name, count in expected.items():
             if held[name] < count:
                 raise FedcladeError(
                     f"{self.path / 'records'} lacks {count - held[name]} of {count} {name}: {FROM_A_COPY}"
                 )
-        return {key: packing.load(path) for key, path in zip(keys, paths, strict=True)}
+        return {key: packing.load(path) for key, path in found.items()}
 
 
 def _remove(paths: Iterable[Path]) -> None:

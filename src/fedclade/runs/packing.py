@@ -80,7 +80,8 @@ def load(path: Path, *, arrays: bool = True) -> Any:
 
 
 def damaged(path: Path, error: object) -> FedcladeError:
-    return FedcladeError(f"cannot read {path}: the file is damaged ({error})")
+    why = " ".join(str(error).split())  # some libraries say it in several lines
+    return FedcladeError(f"cannot read {path}: the file is damaged ({why})")
 
 
 # Tables: parquet files with a checksum in their metadata
