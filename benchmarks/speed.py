@@ -22,14 +22,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from fedclade.clients.batched import operations
 from fedclade.clients.memory import Memory
-from fedclade.clients.networks import Built, as_inputs
+from fedclade.clients.networks import BatchedNetwork, Built, Network, as_inputs
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Evaluate, Train, Training
 from fedclade.clients.training import Job, batches_of, train
@@ -45,30 +47,55 @@ from fedclade.settings import cores
 LENET = Training(local_epochs=2, batch_size=10, learning_rate=0.01, momentum=0.5)
 MLP = Training(local_epochs=1, batch_size=32, learning_rate=0.01)
 Shape = tuple[int, ...]
+Model = str | Callable[[Shape, int], nn.Module]
 
 
-def strided(input_shape: Shape, n_classes: int) -> nn.Module:
-    layers = [nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 49, n_classes))
+def convolutional(widths: Sequence[int], side: int, pool: bool = True, **options: int) -> Model:
+    """Convolutions of these widths, each with ReLU and (unless it strides) a 2x2 pool, and a dense layer."""
+
+    def build(input_shape: Shape, n_classes: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise([input_shape[0], *widths]):
+            layers += [nn.Conv2d(before, after, side, **options), nn.ReLU()]  # type: ignore[arg-type]
+            layers += [nn.MaxPool2d(2)] if pool else []
+        return nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(n_classes))
+
+    return build
 
 
-def padded(input_shape: Shape, n_classes: int) -> nn.Module:
-    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 49, n_classes))
+def dense(width: int) -> Model:
+    def build(input_shape: Shape, n_classes: int) -> nn.Module:
+        layers = nn.Linear(input_shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        return nn.Sequential(*layers, nn.Linear(width, n_classes))
+
+    return build
 
 
-OTHERS: list[tuple[str, str | Callable[[Shape, int], nn.Module], Shape]] = [
-    ("LeNet-5, 28x28", "lenet5", (1, 28, 28)),
-    ("LeNet-5, 3x32x32", "lenet5", (3, 32, 32)),
-    ("5x5 convolutions (16, 32), 28x28", "fmnist-cnn", (1, 28, 28)),
-    ("3x3 convolutions with padding (16, 32), 28x28", padded, (1, 28, 28)),
-    ("3x3 convolutions of stride 2 (16, 32), 28x28", strided, (1, 28, 28)),
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+OTHERS: list[tuple[str, Model, Shape]] = [
+    ("LeNet-5, 28x28", "lenet5", GREY),
+    ("LeNet-5, 3x32x32", "lenet5", COLOUR),
+    ("5x5 convolutions (16, 32), 28x28", "fmnist-cnn", GREY),
+    ("3x3 convolutions with padding (16, 32), 28x28", convolutional((16, 32), 3, padding=1), GREY),
+    ("3x3 convolutions of stride 2 (16, 32), 28x28", convolutional((16, 32), 3, False, padding=1, stride=2), GREY),
     ("1-D convolutions (cnn1d), 6x64", "cnn1d", (6, 64)),
     ("1-D convolutions (har-cnn), 9x128", "har-cnn", (9, 128)),
     ("LSTM in both directions (bilstm), 6x32", "bilstm", (6, 32)),
     ("MLP 128-64-32, 784 inputs", "mlp", (784,)),
     ("residual, normalised (resnet9), 3x16x16", "resnet9", (3, 16, 16)),
+]
+LIMITS: list[tuple[str, Model, Shape]] = [
+    ("3x3 convolutions with padding (8, 16)", convolutional((8, 16), 3, padding=1), GREY),
+    ("3x3 convolutions with padding (32, 64)", convolutional((32, 64), 3, padding=1), GREY),
+    ("3x3 convolutions with padding (64, 128)", convolutional((64, 128), 3, padding=1), GREY),
+    ("5x5 convolutions (20, 50)", "mnist-cnn", GREY),
+    ("5x5 convolutions (32, 64)", convolutional((32, 64), 5), GREY),
+    ("5x5 convolutions (64, 128)", convolutional((64, 128), 5), GREY),
+    ("3x3 convolutions of stride 2 (16, 32)", convolutional((16, 32), 3, False, padding=1, stride=2), COLOUR),
+    ("3x3 convolutions of stride 2 (32, 64)", convolutional((32, 64), 3, False, padding=1, stride=2), COLOUR),
+    ("dense layers of 256", dense(256), (64,)),
+    ("dense layers of 512", dense(512), (64,)),
+    ("dense layers of 1024", dense(1024), (64,)),
 ]
 
 
@@ -156,16 +183,13 @@ def rounds(
         return smallest(repeats, *actions)
 
 
-def training_alone(
-    model: str | Callable[[Shape, int], nn.Module], shape: Shape, batch: int, repeats: int, n_clients: int = 12
-) -> tuple[float, str]:
-    """How often a client is trained in the time of the bare loop, and on which path."""
+def training_alone(model: Model, shape: Shape, batch: int, repeats: int, anyway: bool = False) -> tuple[float, Network]:
+    """How often a client is trained in the time of the bare loop, and by what; `anyway`: at once, rule or no rule."""
     training = Training(local_epochs=1, batch_size=batch, learning_rate=0.01, momentum=0.5)
     built = Built(lambda: make(model, shape, 10), 0)
-    network = built.learner(shape, batch)
-    per_client = batch * (10 if batch < 32 else 4)
-    if network is built.plain:
-        n_clients = 2
+    ops = operations(built.module, shape, batch)
+    network = BatchedNetwork(ops, ()) if anyway and ops else built.learner(shape, batch)
+    n_clients, per_client = min(network.at_once * 2, 12), batch * (10 if batch < 32 else 4)
     torch.manual_seed(0)
     x, y = torch.rand(n_clients * per_client, *shape), torch.randint(0, 10, (n_clients * per_client,))
     jobs = [
@@ -177,7 +201,7 @@ def training_alone(
     alone, ours = smallest(
         repeats, lambda: bare(module, clients, training), lambda: train(network, x, y, jobs, training)
     )
-    return alone / len(clients) / (ours / n_clients), "plain" if network is built.plain else "batched"
+    return alone / len(clients) / (ours / n_clients), network
 
 
 def memory_of(data_dir: str | None) -> tuple[float, float]:
@@ -266,8 +290,20 @@ def tables(data_dir: str | None, repeats: int) -> Iterator[str]:
     )
     yield from ("", "| (e) training alone | path | batch 10 | batch 64 |", "|---|---|---|---|")
     for name, model, shape in OTHERS:
-        (small, path), (large, _) = (training_alone(model, shape, batch, repeats) for batch in (10, 64))
+        (small, network), (large, _) = (training_alone(model, shape, batch, repeats) for batch in (10, 64))
+        path = "batched" if isinstance(network, BatchedNetwork) else "plain"
         yield f"| {name} | {path} | {small:.1f}x | {large:.1f}x |"
+
+
+def limits(repeats: int) -> Iterator[str]:
+    """Where training many at once stops being faster: what the rule was made from."""
+    batches = (10, 32, 64, 128)
+    yield "| network | weights of its largest layer |" + "".join(f" batch {batch} |" for batch in batches)
+    yield "|---" * (len(batches) + 2) + "|"
+    for name, model, shape in LIMITS:
+        weights = max(value.numel() for value in list(make(model, shape, 10).parameters())[:-2])
+        ratios = (training_alone(model, shape, batch, repeats, anyway=True)[0] for batch in batches)
+        yield f"| {name} | {weights:,} |" + "".join(f" {ratio:.1f}x |" for ratio in ratios)
 
 
 def main() -> None:
@@ -275,17 +311,19 @@ def main() -> None:
     parser.add_argument("--data-dir", default=os.environ.get("FEDCLADE_DATA"))
     parser.add_argument("--out", type=Path, help="also write the tables to this Markdown file")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--limits", action="store_true", help="only: where training many at once stops being faster")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    name = "limits" if arguments.limits else "table"
     lines = []
-    for line in tables(arguments.data_dir, arguments.repeats):
+    for line in limits(arguments.repeats) if arguments.limits else tables(arguments.data_dir, arguments.repeats):
         print(line, flush=True)
         lines.append(line)
     if arguments.out:
-        text = arguments.out.read_text() if arguments.out.exists() else "<!-- table -->\n<!-- end -->\n"
-        before, _, rest = text.partition("<!-- table -->\n")
-        _, _, after = rest.partition("<!-- end -->")
-        arguments.out.write_text("\n".join([f"{before}<!-- table -->", *lines, f"<!-- end -->{after}"]))
+        before, _, rest = arguments.out.read_text().partition(f"<!-- {name} -->\n")
+        _, _, after = rest.partition(f"<!-- end of {name} -->")
+        text = "\n".join([f"{before}<!-- {name} -->", *lines, f"<!-- end of {name} -->{after}"])
+        arguments.out.write_text(text)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,20 @@ class Recurrent(nn.Module):
         return self.head(self.gru(x.unflatten(1, (4, 2)))[1][0])
 
 
+class Attentive(nn.Module):
+    """Whole numbers are looked up in a table, and what is found looks at itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4 * FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.table(x.abs().long().clamp(max=4))
+        return self.head((found + self.attention(found, found, found)[0]).flatten(1))
+
+
 class Mixed(nn.Module):
     """A body in another type, which casts for itself."""
 
@@ -158,6 +172,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a layer's own forward": (lambda: nn.Sequential(LouderLinear(FEATURES, CLASSES)), "plain"),
     "hooks": (hooked, "plain"),
     "recurrent": (Recurrent, "plain"),
+    "attention, an embedding": (Attentive, "plain"),
     "float64": (lambda: chain().double(), "plain"),
     "float64 inside": (lambda: Mixed(torch.float64), "plain"),
 }
