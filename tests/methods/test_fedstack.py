@@ -41,7 +41,7 @@ def windows(n_clients: int = 6, **settings: Any) -> Federation:
 
 
 def record(result: fedclade.Result, name: str, round: int = 0) -> Any:
-    return result.folder.records()[round, name]
+    return result.records[round, name]
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
