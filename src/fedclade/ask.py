@@ -13,6 +13,7 @@ import numpy as np
 
 from fedclade.aggregation import Accumulator, Aggregation, Mean
 from fedclade.clients.messages import pack
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -50,6 +51,7 @@ class Engine(Protocol):
     has_strangers: bool  # what clients send may be absurd on purpose
     keeps_models: bool  # clients keep their locally trained models, and can be asked for them
     training: Training | None  # how clients train; None: that is their own business
+    metrics: tuple[Metric, ...]  # what clients measure, the main metric first
 
     @property
     def clients(self) -> tuple[str, ...]: ...
@@ -298,6 +300,7 @@ class Ask:
             self.engine.training,
             self.max_samples,
             self.engine.has_strangers,
+            self.engine.metrics,
         )
         wrong = fault(task, answer, expected)
         if wrong is None and isinstance(task, Train) and isinstance(answer, Trained):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fedclade.result import Result
 
 # Runs that differ in one of these are different experiments: which of them is better means nothing.
-CONDITIONS = ("data", "split", "clients", "rows", "test_view", "rounds", "events")
+CONDITIONS = ("data", "task", "split", "clients", "rows", "test_view", "rounds", "events")
 
 
 def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:

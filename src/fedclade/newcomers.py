@@ -12,6 +12,7 @@ import numpy as np
 from fedclade.api import load
 from fedclade.ask import Ask
 from fedclade.assembly import make_networks
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
 from fedclade.data import Preprocessing, federation_of
 from fedclade.data.preprocessing import Number
@@ -40,8 +41,9 @@ class Placed:
     distances: Mapping[int, float]  # to every cluster
     measure: str  # what the distances are
     limit: float | None  # who is farther than this from every cluster founds its own (None: nobody does)
-    accuracy: float | None  # of the cluster's model on the newcomer's test rows
-    accuracy_personalised: float | None  # after some epochs on the newcomer's own rows
+    metric: Metric  # the main one of the task
+    score: float | None  # of the cluster's model on the newcomer's test rows, by that metric
+    score_personalised: float | None  # after some epochs on the newcomer's own rows
     weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
     make: "Callable[[], nn.Module]"
 
@@ -63,6 +65,7 @@ def place(
     data_dir: Path | str | None = None,
     model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
+    task: Any = None,
     save: bool = True,
 ) -> dict[str, Placed]:
     """Place new clients in the clusters of a run that has ended.
@@ -74,7 +77,7 @@ def place(
     """
     result = load(path)
     record = result.record
-    settings = recorded_settings(record, path, method)
+    settings = recorded_settings(record, path, method, task)
     result = Result(result.folder, method=settings.method)
     spec = model or settings.model
     if spec is None or (spec == IN_PYTHON and model is None):
@@ -89,7 +92,7 @@ def place(
         settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
         data_dir or settings.data_dir,
         record["classes"],
-        settings.data_options.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
+        settings.reading.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
         _preprocessing(record),
     )
     if list(newcomers.input_shape) != record["input_shape"]:
@@ -101,10 +104,17 @@ def place(
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    networks = make_networks(settings.method, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
+    networks = make_networks(settings, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
     clusters = result.state_of_clusters
     with tempfile.TemporaryDirectory() as memory:
-        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
+        engine = local_engine(
+            newcomers,
+            networks,
+            seed=settings.seed,
+            training=settings.training,
+            memory=Path(memory),
+            task=settings.task,
+        )
         try:
             _check_fit(clusters, engine)
             placed = _placed(settings, clusters, engine, result.round, personalise)
@@ -152,6 +162,7 @@ def _placed(
         ask.round,
         input_shape=engine.input_shape,
         n_classes=engine.n_classes,
+        metric=engine.metrics[0],
         network_of=engine.network_of,
     )
     placements = method.place(clusters, context, ask)
@@ -179,8 +190,9 @@ def _placed(
             placement.distances,
             placement.measure,
             placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
-            served[client].accuracy if client in served else None,
-            local[client].accuracy if client in local else None,
+            engine.metrics[0],
+            served[client].score if client in served else None,
+            local[client].score if client in local else None,
             trained[client].weights if client in trained else starts[client],
             functools.partial(engine.runtime.networks.make, client, tasks[client].through),
         )
@@ -198,7 +210,8 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
         "measure": placed.measure,
         "limit": placed.limit,
-        "accuracy": placed.accuracy,
-        "accuracy_personalised": placed.accuracy_personalised,
+        "metric": placed.metric.name,
+        "score": placed.score,
+        "score_personalised": placed.score_personalised,
     }
     write_json(folder / f"{name}.json", about)

@@ -19,6 +19,7 @@ from pydantic import (
 
 from fedclade.aggregation import AGGREGATIONS, Aggregation, Mean
 from fedclade.ask import MAX_SAMPLES
+from fedclade.clients.objective import Classification, Objective, objective_class, record_of
 from fedclade.clients.tasks import Training
 from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
@@ -51,7 +52,7 @@ class Settings(BaseModel):
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     training: Training = Training()
-    task: Literal["classification"] = "classification"  # what networks are trained for
+    task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
@@ -81,6 +82,11 @@ class Settings(BaseModel):
     def _aggregation_by_name(cls, value: Any) -> Any:
         return chosen("aggregation", value, Aggregation, by_name("aggregation", AGGREGATIONS))
 
+    @field_validator("task", mode="before")
+    @classmethod
+    def _task_by_name(cls, value: Any) -> Any:
+        return chosen("task", value, Objective, objective_class, "own")
+
     @field_validator("updates", mode="before")
     @classmethod
     def _updates_by_name(cls, value: Any) -> Any:
@@ -95,9 +101,26 @@ class Settings(BaseModel):
     def _named_aggregation(self, rule: Aggregation) -> dict[str, Any]:
         return named(rule, AGGREGATIONS)
 
+    @field_serializer("task")
+    def _named_task(self, task: Objective) -> dict[str, Any]:
+        return record_of(task)
+
     @field_serializer("updates")
     def _named_updates(self, steps: tuple[UpdateStep, ...]) -> list[dict[str, Any]]:
         return [named(step, UPDATE_STEPS) for step in steps]
+
+    @model_validator(mode="after")
+    def _data_fit_task(self) -> "Settings":
+        needed, told = self.task.labels, self.data_options.labels
+        if needed is not None and told not in (None, needed):
+            raise ValueError(f"task {self.task.name} needs labels that are {needed}, but data.labels is {told}")
+        return self
+
+    @property
+    def reading(self) -> DataOptions:
+        """How own data are read for this task."""
+        labels = self.task.labels or self.data_options.labels or "classes"
+        return self.data_options.model_copy(update={"labels": labels, "rows": self.data_options.rows or self.task.rows})
 
     @field_validator("data_dir", mode="before")
     @classmethod
@@ -164,6 +187,8 @@ def gathered(config: Path | None, options: Mapping[str, Any], assignments: Seque
     given = {name: value for name, value in options.items() if value is not None}
     if "method" in given:
         given["method"] = {**as_table(values.get("method")), "name": given["method"]}
+    if "task" in given and isinstance(values.get("task"), Mapping):
+        given["task"] = {**values["task"], "name": given["task"]}
     if "data" in given and isinstance(values.get("data"), Mapping):
         given["data"] = {**values["data"], "name": given["data"]}
     return with_data_options(with_assignments({**values, **given}, assignments))

@@ -263,6 +263,6 @@ def test_a_newcomer_of_a_run_is_seen_as_the_run_sees_its_own(tmp_path: Path) -> 
     accuracy = history.loc[(history["client"] == "c2") & (history["round"] == 5), "accuracy"].item()
     placed = fedclade.place(tmp_path / "run", f"folder:{tmp_path / 'late'}", personalise=0)
     assert accuracy > 0.9
-    assert placed["copy"].accuracy == pytest.approx(accuracy)
+    assert placed["copy"].score == pytest.approx(accuracy)
     alone = federation_of(f"folder:{tmp_path / 'late'}")
-    assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].accuracy < accuracy - 0.1
+    assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].score < accuracy - 0.1

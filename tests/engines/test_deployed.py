@@ -340,7 +340,9 @@ def test_statistics_without_sense_are_refused(rows: Path, tmp_path: Path) -> Non
         reply = honest(message)
         if message.metadata.message_type == "query.fedclade_statistics":
             told = json.loads(reply.content["told"]["json"])
-            reply.content["told"]["json"] = json.dumps({**told, "deviations": [-1.0] * 8})
+            reply.content["told"]["json"] = json.dumps(
+                {**told, "features": {**told["features"], "deviations": [-1.0] * 8}}
+            )
         return reply
 
     grid.add(11, lies, "key c1", "c1")

@@ -27,7 +27,11 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0.  [3]")] = None,
     target: Annotated[
-        float | None, typer.Option("--target", help="An accuracy: after how many rounds and bytes is it reached?")
+        float | None,
+        typer.Option(
+            "--target",
+            help="Of the main metric: after how many rounds and bytes is it reached?",
+        ),
     ] = None,
     data: options.Data = None,
     split: options.Split = None,

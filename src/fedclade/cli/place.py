@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
-from fedclade.display import make_console, make_table, share
+from fedclade.display import make_console, make_table
 
 MOST_COLUMNS = 8  # a terminal is as wide as that; of more clusters only the nearest are shown
 
@@ -40,15 +40,15 @@ def place(
         "newcomer",
         "cluster",
         *columns,
-        "accuracy",
+        first.metric.words,
         "personalised",
-        right=["cluster", *columns, "accuracy", "personalised"],
+        right=["cluster", *columns, first.metric.words, "personalised"],
     )
     for name, one in placed.items():
         far = {k: f"{one.distances[k]:.4g}" for k in sorted(one.distances, key=lambda k: (one.distances[k], k))}
         cells = [far.get(k, "-") for k in clusters] if few else [f"{k}: {distance}" for k, distance in far.items()][:3]
         home = "a new one" if one.cluster is None else str(one.cluster)
-        table.add_row(name, home, *cells, share(one.accuracy), share(one.accuracy_personalised))
+        table.add_row(name, home, *cells, *map(first.metric.written, (one.score, one.score_personalised)))
     console.print(table)
     where = "columns `to N`" if few else f"next columns (the nearest three of {len(clusters)} clusters)"
     why = f"The {where} hold the {first.measure}; the smallest decides" if clusters else first.measure.capitalize()

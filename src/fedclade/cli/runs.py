@@ -27,6 +27,10 @@ def run(
     method: Annotated[
         str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [fedavg]")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="What to predict: classification, regression, multilabel or tokens.  [the first]"),
+    ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.  [10]")] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
@@ -58,7 +62,8 @@ def run(
 
     given = {
         "data": data, "split": split, "clients": clients, "test_view": test_view, "model": model, "method": method,
-        "rounds": rounds, "seed": seed, "workers": workers, "engine": engine, "data_dir": data_dir, "out": out,
+        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "engine": engine, "data_dir": data_dir,
+        "out": out,
     }  # fmt: skip
     values = gathered(config, given, assignments or ())
     chosen = values.pop("out", None)

@@ -17,7 +17,7 @@ from fedclade.clients.device import device_of
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
-from fedclade.clients.objective import OBJECTIVES
+from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     SERVER,
     Answer,
@@ -56,7 +56,7 @@ class Rows:
     def given(cls, x: np.ndarray | Tensor, y: np.ndarray, device: torch.device) -> "Rows":
         """All rows of a table that came with a task, or was computed."""
         table = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
-        labels = torch.from_numpy(np.asarray(y, np.int64))
+        labels = torch.from_numpy(np.asarray(y, np.float32 if np.asarray(y).dtype.kind == "f" else np.int64))
         return cls(table.to(device), labels.to(device), np.arange(len(table)))
 
     @property
@@ -79,7 +79,7 @@ class ClientRuntime:
     memory: Memory
     seed: int
     training: Training
-    task: str = "classification"  # what networks are trained for (`objective.OBJECTIVES`)
+    objective: Objective = field(default_factory=Classification)  # what networks are trained for
     device: str = "cpu"  # where they run (`device.device_of`)
     rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
@@ -91,7 +91,7 @@ class ClientRuntime:
             name: Built(factory, seed_of(self.seed, purpose[name])) for name, factory in self.networks.factories.items()
         }
         for network in built.values():
-            network.work_for(OBJECTIVES[self.task], device_of(self.device))
+            network.work_for(self.objective, device_of(self.device))
         return built
 
     @property
@@ -212,7 +212,8 @@ class ClientRuntime:
         torch.manual_seed(seed_of(self.seed, "dropout", first, round) % 2**63)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
-        trained, mean_losses = train(learner, x, y, jobs, training)
+        counts = self._row_weights(x, y, [of.places for of in rows.values()])
+        trained, mean_losses = train(learner, x, y, jobs, training, counts)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
@@ -224,6 +225,16 @@ class ClientRuntime:
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _row_weights(self, x: Tensor, y: Tensor, clients: Sequence[np.ndarray]) -> Tensor | None:
+        """How much each of some clients' rows of a table counts; None: all the same."""
+        weights = [self.objective.row_weights(y[places].cpu().numpy(), self.federation.classes) for places in clients]
+        if any(each is None for each in weights):
+            return None
+        counts = torch.zeros(len(x))
+        for places, each in zip(clients, weights, strict=True):
+            counts[places] = torch.from_numpy(each)
+        return counts.to(x.device)
 
     def _outgoing(
         self, client: str, task: Train, start: np.ndarray, weights: np.ndarray, layout: Layout, round: int
@@ -248,14 +259,15 @@ class ClientRuntime:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
         if not isinstance(task, Evaluate) and task.rows is not None:
             labels = task.labels if isinstance(task, Train) else None
-            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels, device_of(self.device))
+            labels = np.zeros(len(task.rows), np.int64) if labels is None else labels
+            rows = Rows.given(task.rows, labels, device_of(self.device))
         else:
             rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
         network, weights = self.network(client), self.memory.read(client, task.through)
         below = outputs(network, network.initial if weights is None else weights, rows)
-        return Rows.given(torch.cat(below).softmax(1), rows.labels, rows.x.device)
+        return Rows.given(self.objective.predictions(torch.cat(below)), rows.labels, rows.x.device)
 
     def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
         held = self.held(client)
@@ -289,11 +301,16 @@ class ClientRuntime:
             assert isinstance(answer, Trained)
             weights = answer.weights
         rows = self._rows(client, task)
-        return summary(*losses(self.network(client, task.through), weights, rows))
+        return self.summary(*losses(self.network(client, task.through), weights, rows), rows.labels)
 
     def sweep(self, weights: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For engines that evaluate one model for many clients: each row's loss and score."""
+        """For engines that evaluate one model for many clients: each row's loss, and what metrics need of it."""
         return losses(self.built[""], weights, Rows(self.x, self.y, places))
+
+    def summary(self, losses: np.ndarray, notes: np.ndarray, labels: np.ndarray) -> Evaluated:
+        """Of some rows."""
+        mean = float(losses.mean(dtype=np.float64))
+        return Evaluated(mean, self.objective.measure(losses, notes, labels), len(losses))
 
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
@@ -311,7 +328,9 @@ class ClientRuntime:
                 hook.remove()
         values = torch.cat(caught or parts)
         labels = rows.labels if task.rows is None else np.empty(0, np.int64)
-        return Predicted((values.softmax(1) if task.output == "probabilities" else values).cpu().numpy(), labels)
+        if task.output == "probabilities":
+            values = self.objective.predictions(values)
+        return Predicted(values.flatten(1).cpu().numpy(), labels)
 
 
 def composed(
@@ -333,12 +352,12 @@ def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = 
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The loss and the score of every row."""
-    each, scores = [], []
+    """The loss of every row, and what metrics need of it."""
+    each, notes = [], []
     for part, output in zip(rows.chunks(), outputs(network, weights, rows), strict=True):
         each.append(network.objective.losses(output, rows.y[part]).cpu().numpy())
-        scores.append(network.objective.scores(output, rows.y[part]).cpu().numpy())
-    return np.concatenate(each), np.concatenate(scores)
+        notes.append(network.objective.notes(output).cpu().numpy())
+    return np.concatenate(each), np.concatenate(notes)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -348,10 +367,6 @@ def _shared(array: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
-
-
-def summary(losses: np.ndarray, scores: np.ndarray) -> Evaluated:
-    return Evaluated(float(losses.mean(dtype=np.float64)), float(scores.mean()), len(scores))
 
 
 def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
@@ -380,11 +395,10 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
         "memory": str(runtime.memory.folder),
         "seed": runtime.seed,
         "training": runtime.training.model_dump(),
-        "task": runtime.task,
         "device": runtime.device,
     }
     (folder / "about.json").write_text(json.dumps(about))
-    (folder / "networks.pkl").write_bytes(cloudpickle.dumps(runtime.networks))
+    (folder / "networks.pkl").write_bytes(cloudpickle.dumps((runtime.networks, runtime.objective)))
 
 
 def load_runtime(folder: Path) -> ClientRuntime:
@@ -400,6 +414,6 @@ def load_runtime(folder: Path) -> ClientRuntime:
         clients,
         tuple(about["classes"]),
     )
-    networks = pickle.loads((folder / "networks.pkl").read_bytes())
+    networks, objective = pickle.loads((folder / "networks.pkl").read_bytes())
     training, memory = Training(**about["training"]), Memory(about["memory"])
-    return ClientRuntime(federation, networks, memory, about["seed"], training, about["task"], about["device"])
+    return ClientRuntime(federation, networks, memory, about["seed"], training, objective, about["device"])

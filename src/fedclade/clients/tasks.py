@@ -72,7 +72,7 @@ class Train:
 @travels
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of some weights on the client's rows.
+    """Loss and metrics of some weights on the client's rows.
 
     It is also how a method says what serves a client (`Method.served`): the weights it sends, over those of the slot
     `start`, or `otherwise` where the client keeps nothing there.
@@ -126,15 +126,20 @@ class Trained:
 @dataclass(frozen=True)
 class Evaluated:
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]  # by name, the main one first, without the loss
     n_samples: int
+
+    @property
+    def score(self) -> float:
+        """The main metric."""
+        return next(iter(self.metrics.values()), self.loss)
 
 
 @travels
 @dataclass(frozen=True)
 class Predicted:
     values: np.ndarray  # (rows, outputs) float32
-    labels: np.ndarray  # (rows,) int64; empty where the rows were given
+    labels: np.ndarray  # (rows,) int64, or amounts; empty where the rows were given
 
 
 @travels

@@ -37,20 +37,23 @@ def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator)
 
 
 def train(
-    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training, counts: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps."""
+    """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps.
+
+    `counts` say how much each row of the table counts, where that is not the same.
+    """
     # Those with most steps first, so that the ones still at work are always the first ones of a group.
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
     groups = np.array_split(order, -(-len(jobs) // network.at_once))
-    parts = [train_together(network, x, y, [jobs[k] for k in group], training) for group in groups]
+    parts = [train_together(network, x, y, [jobs[k] for k in group], training, counts) for group in groups]
     back = np.argsort(order)
     return np.concatenate([weights for weights, _ in parts])[back], np.concatenate([loss for _, loss in parts])[back]
 
 
 @torch.no_grad()
 def train_together(
-    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training, counts: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same for as many as a network takes at once, sorted by their steps."""
     per_step = {"none": 1, "first-order": 2, "hessian-free": 3}[training.meta]
@@ -65,7 +68,7 @@ def train_together(
             continue
         network.go_on_with(active)
         rows = np.stack([job.batches[done * per_step : end * per_step] for job in jobs[:active]], 1)
-        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device))
+        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device), counts)
         for step in range(done, end):
             losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
         done = end

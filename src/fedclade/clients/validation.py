@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.clients.describe import fault_of_description
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -24,6 +25,7 @@ from fedclade.clients.tasks import (
     Trained,
     Training,
 )
+from fedclade.errors import listed
 from fedclade.models.weights import Layout
 
 ABSURD = 1e4  # weights so many times as long as those that training began with are no honest answer
@@ -51,6 +53,7 @@ class Expected:
     training: Training | None  # how clients train; None: that is their own business
     max_samples: int
     from_stranger: bool
+    metrics: tuple[Metric, ...] = ()  # what is measured, in the order in which it comes
 
 
 def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
@@ -120,7 +123,11 @@ def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
 
 def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
     _real_number("loss", answer.loss, -LARGEST_LOSS, LARGEST_LOSS)
-    _real_number("accuracy", answer.accuracy, 0.0, 1.0)
+    wanted = {metric.name: metric for metric in expected.metrics if metric.name != "loss"}
+    if list(answer.metrics) != list(wanted):
+        raise UnfitError("bad shape", f"sent {listed(answer.metrics)} where {listed(wanted)} was asked for"[:300])
+    for name, metric in wanted.items():
+        _real_number(name, answer.metrics[name], *metric.limits)
     _whole_number("samples", answer.n_samples, 1, expected.max_samples)
 
 

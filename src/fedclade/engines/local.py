@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.runtime import CHUNK, ClientRuntime, summary
+from fedclade.clients.objective import Classification, Objective
+from fedclade.clients.runtime import CHUNK, ClientRuntime
 from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Train, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
@@ -25,7 +26,7 @@ def local_engine(
     seed: int,
     training: Training,
     memory: Path,
-    task: str = "classification",
+    task: Objective = Classification(),  # noqa: B008  (it never changes)
     device: str = "cpu",
     workers: int = 1,
     timeout: float | None = None,
@@ -125,16 +126,19 @@ class LocalTransport:
         answers: dict[str, Answer | Failure] = {}
         n_rows = len(self.runtime.federation.y)
         for key, clients in by_model.items():
-            losses, right = np.empty(n_rows, np.float32), np.empty(n_rows, np.bool_)
+            losses, notes = np.empty(n_rows, np.float32), np.empty(0)
             failure = None
             for work, result, whose in zip(works, results, owner, strict=True):
                 if whose == key and isinstance(result, Failure):
                     failure = result
                 elif whose == key:
-                    losses[work.rows], right[work.rows] = result
+                    if not len(notes):
+                        notes = np.empty((n_rows, *result[1].shape[1:]), result[1].dtype)
+                    losses[work.rows], notes[work.rows] = result
             for client in clients:
                 test = self.runtime.held(client).test
-                answers[client] = failure or summary(losses[test], right[test])
+                labels = self.runtime.federation.y
+                answers[client] = failure or self.runtime.summary(losses[test], notes[test], labels[test])
         return answers
 
 

@@ -94,7 +94,11 @@ class NodeRegistry:
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
             columns, scaling = {str(name): str(kind) for name, kind in told["columns"].items()}, str(told["scaling"])
             group = None if told["group"] is None else int(told["group"])
-            if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
+            if (
+                not 0 < prod(shape) <= LARGEST_ROW
+                or told["dtype"] not in ("uint8", "float32", "int32")
+                or len(classes) > 10**5
+            ):
                 raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
             if columns and (len(columns),) != shape:
                 raise ValueError(f"{len(columns)} names of columns for rows of shape {shape}")
@@ -151,7 +155,7 @@ def told_in(reply: "Message") -> Any:
     return json.loads(str(reply.content.config_records["told"]["json"]))
 
 
-def agreed(reports: Sequence[Report]) -> tuple[str, ...]:
+def agreed(reports: Sequence[Report], labels: str = "classes") -> tuple[str, ...]:
     """The classes of nodes whose rows are alike, or one line that names whose are not."""
     first = reports[0]
     for report in reports:
@@ -170,6 +174,11 @@ def agreed(reports: Sequence[Report]) -> tuple[str, ...]:
         if report.columns:  # of the same names; their order may differ
             column_order(
                 list(report.columns), list(first.columns), f"the table of {report.client!r}", repr(first.client)
+            )
+        if labels != "classes" and report.classes != first.classes:
+            raise FedcladeError(
+                f"the labels of {report.client!r} are {listed(report.classes)}, those of {first.client!r} "
+                f"{listed(first.classes)}: all nodes need the same"
             )
     return _all_classes(reports)
 

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedclade.ask import Ask
+from fedclade.clients.objective import ACCURACY, Metric
 from fedclade.clients.tasks import Evaluate, Train, Training
 from fedclade.errors import FedcladeError
 from fedclade.methods.clusters import Clusters, remembered
@@ -38,6 +39,7 @@ class RoundContext:
     is_evaluated: bool = True  # whether the models of this round are evaluated
     input_shape: tuple[int, ...] = ()  # of one row
     n_classes: int = 0
+    metric: Metric = ACCURACY  # the main one of the task
     network_of: Mapping[str, str] = field(default_factory=dict)  # of clients that train another than the clusters'
 
     def only(self, clients: Iterable[str]) -> "RoundContext":

@@ -25,11 +25,13 @@ class ModelInfo:
     name: str
     description: str
     paper: str
-    input: str  # "images", "windows" (channels, time), "windows or features" or "any"
+    input: str  # "images", "windows" (channels, time), "windows or features", "any" or "tokens"
     build: Factory
     smallest: int = 1  # the shortest side of an image, or the shortest window, that goes through
 
     def fits(self, input_shape: Shape) -> bool:
+        if self.input == "tokens":
+            return len(input_shape) == 1
         kind = {1: "features", 2: "windows", 3: "images"}.get(len(input_shape), "unknown")
         return self.input == "any" or (kind in self.input and min(input_shape[1:], default=1) >= self.smallest)
 
@@ -59,6 +61,7 @@ _MODELS = (
     ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any", networks.mlp),
     ModelInfo("ann", "dense 128-64", _FEDSTACK, "any", networks.ann),
     ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features", networks.cnn1d),
+    ModelInfo("char-lstm", "embedding (16), LSTM (128), dense", "none: for texts", "tokens", networks.char_lstm),
     ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features", networks.bilstm),
 )
 
@@ -114,7 +117,7 @@ def _known(name: str, input_shape: Shape) -> Factory:
         raise unknown("model", name, models())
     model = models()[name]
     if not model.fits(input_shape):
-        fitting = listed(other.name for other in _MODELS if other.fits(input_shape))
+        fitting = listed(other.name for other in _MODELS if other.fits(input_shape) and other.input != "tokens")
         raise FedcladeError(f"model {name!r} takes {model.wants}, not {_words(input_shape)}: choose one of {fitting}")
     return model.build
 
@@ -159,22 +162,34 @@ def _arguments(name: str, factory: Factory, input_shape: Shape, n_classes: int) 
 
 
 def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int) -> None:
-    """Raise unless two rows of zeros give two rows of outputs, one for each class."""
+    """Raise unless two rows of zeros give two rows of outputs, one for each class (and place of a row of tokens)."""
     if not isinstance(model, nn.Module):
         raise FedcladeError(f"model {name} made a {type(model).__name__}: let it return a torch.nn.Module")
     modes = [(module, module.training) for module in model.modules()]
     model.eval()  # leaves batch statistics alone
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *input_shape, dtype=row_type(model)))
+            outputs = _outputs_of_zeros(model, input_shape)
     except Exception as error:
         raise FedcladeError(f"model {name} does not take {_words(input_shape)}: {_first_line(error)}") from error
     finally:
         for module, mode in modes:
             module.training = mode
     found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
-    if found != (2, n_classes):
+    if found != (2, n_classes) and not (len(input_shape) == 1 and found == (2, n_classes, *input_shape)):
         raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
+
+
+def _outputs_of_zeros(model: nn.Module, input_shape: Shape) -> object:
+    """Of two rows: of numbers or, where a network does not take these, of tokens."""
+    try:
+        return model(torch.zeros(2, *input_shape, dtype=row_type(model)))
+    except Exception:
+        if len(input_shape) != 1 or not any(
+            isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.modules()
+        ):
+            raise
+        return model(torch.zeros(2, *input_shape, dtype=torch.int64))
 
 
 def _check_weights(name: str, model: nn.Module) -> None:

@@ -236,6 +236,24 @@ def bilstm(input_shape: Shape, n_classes: int) -> nn.Module:
     return BiLSTM(input_shape[0], n_classes)
 
 
+class CharLSTM(nn.Module):
+    """What comes after each token of a row, told from those before it: (rows, tokens, places)."""
+
+    def __init__(self, n_tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_tokens, 16)
+        self.lstm = nn.LSTM(16, 2 * HEAD_WIDTH, batch_first=True)
+        self.head = nn.Linear(2 * HEAD_WIDTH, n_tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        return self.head(states).transpose(1, 2)
+
+
+def char_lstm(n_classes: int) -> nn.Module:
+    return CharLSTM(n_classes)
+
+
 class Correction(nn.Module):
     """A stacked model: the class probabilities that it reads, and a correction that is nothing before training.
 

@@ -146,11 +146,11 @@ def uplink(run: Finished) -> float | None:
 
 
 def newcomers_served(run: Finished) -> float | None:
-    return _mean([placed.accuracy for placed in run.newcomers.values()])
+    return _mean([placed.score for placed in run.newcomers.values()])
 
 
 def newcomers_personalised(run: Finished) -> float | None:
-    return _mean([placed.accuracy_personalised for placed in run.newcomers.values()])
+    return _mean([placed.score_personalised for placed in run.newcomers.values()])
 
 
 def share_of_weights_kept(run: Finished) -> float | None:

@@ -19,7 +19,7 @@ def features_of(
 
     `training` are each client's training rows, from which the preprocessing is worked out unless it is `known`.
     """
-    if _are_images(clients):
+    if _are_ready(clients):
         return [_as_they_are(client.x) for client in clients], None, []
     numbers, texts = columns_in(clients, options.categorical) if known is None else _known_columns(clients, known)
     scaling, missing = (options.scaling or "none", options.missing) if known is None else (known.scaling, known.missing)
@@ -112,9 +112,9 @@ def _check_alike(clients: Sequence[OwnRows]) -> None:
             )
 
 
-def _are_images(clients: Sequence[OwnRows]) -> bool:
+def _are_ready(clients: Sequence[OwnRows]) -> bool:
     first = clients[0].x
-    if isinstance(first, Table) or (first.dtype != np.uint8 and first.ndim < 4):
+    if isinstance(first, Table) or (first.dtype not in (np.uint8, np.int32) and first.ndim < 4):
         return False
     _check_alike(clients)
     return True
@@ -123,7 +123,7 @@ def _are_images(clients: Sequence[OwnRows]) -> bool:
 def _as_they_are(x: "np.ndarray | Table") -> np.ndarray:
     assert isinstance(x, np.ndarray)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is reported
-        return x if x.dtype == np.uint8 else x.astype(np.float32)
+        return x if x.dtype in (np.uint8, np.int32) else x.astype(np.float32)
 
 
 def _columns(client: OwnRows, numbers: Sequence[str], texts: Sequence[str]) -> Columns:

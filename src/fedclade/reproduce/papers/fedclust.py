@@ -8,7 +8,6 @@ from fedclade.reproduce.kinds import CLUSTER_MODEL, CLUSTERS, LOCAL_MODEL, Curve
 from fedclade.reproduce.layers import WATCH, distance_maps
 from fedclade.reproduce.numbers import Numbers, stated
 from fedclade.reproduce.scale import Layer, Scale, merged, participation
-from fedclade.result import MODELS
 
 
 def column(data: str, model: str, clusters: int) -> Layer:
@@ -66,7 +65,7 @@ def to_target(targets: dict[str, float], make: Callable[[float], read.Reader]) -
 
 
 def both_accuracies(run: read.Finished) -> read.Series:
-    return {name: line for column, name in MODELS.items() for line in read.by_round(column)(run).values()}
+    return {name: line for column, name in run.models.items() for line in read.by_round(column)(run).values()}
 
 
 SMOKE_TARGET = 0.5  # on data that the paper does not have
