@@ -1,6 +1,7 @@
 """How all nodes make features of their own rows: agreed on before a run, from statistics and without a row."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,19 +9,21 @@ import numpy as np
 from fedclade.clients.tasks import Failure
 from fedclade.data import DataOptions, Preprocessing
 from fedclade.data.own.tables import agreed_kinds
-from fedclade.data.preprocessing import Number, Scaling, Statistics
+from fedclade.data.preprocessing import Number, Scaling, Statistics, lopsided
 from fedclade.deploy.node import STATISTICS
 from fedclade.engines.exchange import failure_of
 from fedclade.engines.registry import NodeRegistry, Report, query, told_in
 from fedclade.errors import FedcladeError
 
+LARGEST = 1e30  # a mean or a standard deviation; beyond it float32 ends
+
 
 def agreed_preprocessing(
-    registry: NodeRegistry, reports: Sequence[Report], options: DataOptions
+    registry: NodeRegistry, reports: Sequence[Report], options: DataOptions, max_samples: int
 ) -> tuple[Preprocessing | None, int]:
     """What makes the features, as for a folder that holds all clients; and how many bytes of statistics it took.
 
-    None: rows are taken as they are.
+    None: rows are taken as they are. Nodes whose statistics make no sense are left out of the registry.
     """
     first = reports[0]
     if first.dtype == "uint8" or len(first.input_shape) > 2:  # images
@@ -40,19 +43,24 @@ def agreed_preprocessing(
     for client, reply in registry.exchange.exchange(messages):
         failure = reply if isinstance(reply, Failure) else failure_of(reply)
         if isinstance(reply, Failure) or failure is not None:
-            raise FedcladeError(f"{client!r} could not tell the statistics of its features: {failure}")
+            registry.leave_out(client, f"it could not tell the statistics of its features: {failure}")
+            continue
         try:
-            told = told_in(reply)
-            came[client] = _statistics(told, len(numbers), texts)
+            came[client] = _statistics(told_in(reply), len(numbers), texts, max_samples * prod(first.input_shape[1:]))
             size += len(str(reply.content.config_records["told"]["json"]))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise FedcladeError(f"the statistics of {client!r} make no sense ({error!r}): leave it out") from None
-    found = [came[report.client] for report in reports]
-    return Preprocessing.fit(numbers, found, scaling, options.missing), size
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            registry.leave_out(client, f"the statistics of its features make no sense ({error!r})")
+    if not came:
+        raise FedcladeError(f"no node could tell the statistics of its features: {registry.reasons[-1]}")
+    found = {report.client: came[report.client] for report in reports if report.client in came}
+    if scaling == "federated":
+        for remark in lopsided(numbers, found):
+            print(f"note: {remark}", flush=True)
+    return Preprocessing.fit(numbers, list(found.values()), scaling, options.missing), size
 
 
-def _statistics(told: Mapping[str, Any], n_numbers: int, texts: Sequence[str]) -> Statistics:
-    """What a node told, after a look at every number."""
+def _statistics(told: Mapping[str, Any], n_numbers: int, texts: Sequence[str], most: int) -> Statistics:
+    """What a node told, after a look at every number. `most` values may be in a column."""
     found: Statistics = {}
     for name in ("count", "missing", "mean", "deviations", "median"):
         values = np.array(told[name], np.float64)
@@ -61,6 +69,11 @@ def _statistics(told: Mapping[str, Any], n_numbers: int, texts: Sequence[str]) -
         if name in ("count", "missing", "deviations") and (values < 0).any():
             raise ValueError(f"{name} below 0")
         found[name] = values
+    if (found["count"] + found["missing"] > most).any():
+        raise ValueError("more values than rows can hold")
+    std = np.sqrt(found["deviations"] / np.maximum(found["count"], 1))
+    if max(np.abs(found["mean"]).max(initial=0), np.abs(found["median"]).max(initial=0), std.max(initial=0)) > LARGEST:
+        raise ValueError(f"values above {LARGEST:g}")
     for name in texts:
         found[f"categories:{name}"] = np.array([str(text) for text in told[f"categories:{name}"]], dtype=str)
         found[f"missing:{name}"] = np.array(told[f"missing:{name}"], np.int64).reshape(1)

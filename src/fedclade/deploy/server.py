@@ -25,6 +25,7 @@ from fedclade.engines.registry import (
     RegisteredNodes,
     agreed,
     deliver_models,
+    leave_out_the_odd,
     server_rows,
     whoever_comes,
 )
@@ -109,9 +110,13 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
+    leave_out_the_odd(registry)
+    options, most = settings.data_options, settings.max_samples
     reports = whoever_comes(registry, 0, 0)
+    agreed(reports)
+    preprocessing, size = agreed_preprocessing(registry, reports, options, most)
+    reports = whoever_comes(registry, 0, 0)  # without those whose statistics made no sense
     classes = agreed(reports)
-    preprocessing, size = agreed_preprocessing(registry, reports, settings.data_options)
     features = preprocessing.features if preprocessing is not None else ()
     shape = (len(features), *reports[0].input_shape[1:]) if features else reports[0].input_shape
     clients = [report.client for report in reports]
