@@ -107,7 +107,7 @@ def test_the_papers_numbers_are_found_by_row_and_column() -> None:
     assert skew["ours", "FMNIST"] == skew["also ours", "FMNIST"] == 7
     assert ("FedAvg", "CIFAR-10") not in skew  # it has none
     assert not any(row == "FedClust" for row, _ in skew)
-    assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "FashionMNIST"] == 98
+    assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "CIFAR10"] == 98
     assert stated("fedstack", "table2")["agglomerative", "2", "walking"] == 0.92
     assert stated("fedstack", "table3")["FL+HC", "all", "F1"] == 0.83
 
