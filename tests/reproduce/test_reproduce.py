@@ -1,7 +1,9 @@
 """Every table and figure is made at smoke scale; numbers stand beside the paper's; runs are shared and not repeated."""
 
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -10,9 +12,10 @@ from fedclade.compare import PlannedRun
 from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
-from fedclade.reproduce.finished import Finished, megabits_to
+from fedclade.reproduce.finished import Finished, megabits_to, over_clusters
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
+from fedclade.reproduce.layers import told_apart
 from fedclade.reproduce.making import Listener, run_name
 from fedclade.reproduce.numbers import stated
 from fedclade.runs.folder import RunFolder
@@ -159,3 +162,47 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "25,000" in made.stdout
     wrong = CliRunner().invoke(app, ["reproduce", "nothing"])
     assert wrong.exit_code == 2
+
+
+def test_a_papers_number_stands_beside_ours_of_the_same_kind(out: Path) -> None:
+    page = reproduce("fedclust/table1", "smoke", out, workers=1)
+    beside = {line.words[0]: set(line.paper) for line in page.lines}
+    for name in ("FedAvg", "FedProx", "FedNova", "CFL"):
+        assert beside[name] == {"cluster model, %"}
+    for name in ("Local", "LG", "IFCA", "PACFL", "FedClust, the paper's K"):
+        assert beside[name] == {"locally trained model, %"}
+    assert len({line.ours["clients trained"][0] for line in page.lines}) == 1
+
+
+def test_a_mean_over_clusters_counts_each_once(out: Path) -> None:
+    reproduce("hicfl/table2", "smoke", out, workers=1)
+    runs = [Finished.open(path.parent) for path in (out / "runs").glob("ifca-*/seed-0/result.json")]
+    several = [run for run in runs if len(run.clusters) > 1]
+    assert several
+    for run in several:
+        last = run.last("accuracy")
+        expected = [sum(last[client] for client in part) / len(part) for part in run.clusters.values()]
+        assert over_clusters(run) == pytest.approx(sum(expected) / len(expected))
+
+
+def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
+    """Two groups; from the round in which all are steady on, a split by signs tells them apart, before it does not."""
+
+    class Watched:
+        settings = {"training": {"learning_rate": 0.1}}
+        record = {"groups": {"a": 0, "b": 0, "c": 1, "d": 1}}
+
+        def kept(self, name: str) -> dict[int, Any]:
+            mixed, apart = np.ones((4, 4)), np.kron(2 * np.eye(2) - 1, np.ones((2, 2)))
+            return {
+                round: {
+                    "clients": list("abcd"),
+                    "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
+                    "cosine": np.stack([mixed if round < 8 else apart]),
+                }
+                for round in range(3, 13)
+            } | {1: {"clients": list("abcd")}}
+
+    run = cast(Finished, Watched())
+    assert told_apart("before", run) == 0.5  # rounds 3 to 7: the window is steady from round 8 on
+    assert told_apart("after", run) == 1.0

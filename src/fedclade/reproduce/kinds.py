@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.experiments import trained_by_all
 from fedclade.reproduce import drawing
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Reader, Series
@@ -79,15 +80,14 @@ class Grid(Experiment):
 
 
 def _compare(cells: Cells) -> None:
-    """Tell the runs of a column and seed which clients all of them have trained, where they train clients at all."""
-    beside: dict[tuple[str, int], list[tuple[Finished, frozenset[str]]]] = {}
+    """Tell the runs of a column and seed which clients all of them have trained."""
+    beside: dict[tuple[str, int], list[Finished]] = {}
     for (_, column), (_, runs) in cells.items():
         for run in runs:
-            if trained := frozenset(run.last("accuracy_local").index):
-                beside.setdefault((column, run.seed), []).append((run, trained))
+            beside.setdefault((column, run.seed), []).append(run)
     for alike in beside.values():
-        common = frozenset.intersection(*(trained for _, trained in alike))
-        for run, _ in alike:
+        common = trained_by_all(alike)
+        for run in alike:
             run.compared = common
 
 
