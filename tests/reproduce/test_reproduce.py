@@ -1,7 +1,8 @@
 """Every table and figure is made at smoke scale; numbers stand beside the paper's; runs are shared and not repeated."""
 
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -188,21 +189,20 @@ def test_a_mean_over_clusters_counts_each_once(out: Path) -> None:
 def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
     """Two groups; from the round in which all are steady on, a split by signs tells them apart, before it does not."""
 
-    class Watched:
-        settings = {"training": {"learning_rate": 0.1}}
-        record = {"groups": {"a": 0, "b": 0, "c": 1, "d": 1}}
-
-        def kept(self, name: str) -> dict[int, Any]:
-            mixed, apart = np.ones((4, 4)), np.kron(2 * np.eye(2) - 1, np.ones((2, 2)))
-            return {
-                round: {
-                    "clients": list("abcd"),
-                    "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
-                    "cosine": np.stack([mixed if round < 8 else apart]),
-                }
-                for round in range(3, 13)
-            } | {1: {"clients": list("abcd")}}
-
-    run = cast(Finished, Watched())
+    mixed, apart = np.ones((4, 4)), np.kron(2 * np.eye(2) - 1, np.ones((2, 2)))
+    kept = {
+        round: {
+            "clients": list("abcd"),
+            "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
+            "cosine": np.stack([mixed if round < 8 else apart]),
+        }
+        for round in range(3, 13)
+    }
+    watched = SimpleNamespace(
+        settings={"training": {"learning_rate": 0.1}},
+        record={"groups": {"a": 0, "b": 0, "c": 1, "d": 1}},
+        kept=lambda name: {**kept, 1: {"clients": list("abcd")}},
+    )
+    run = cast(Finished, watched)
     assert told_apart("before", run) == 0.5  # rounds 3 to 7: the window is steady from round 8 on
     assert told_apart("after", run) == 1.0
