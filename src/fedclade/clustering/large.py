@@ -2,8 +2,8 @@
 
 Clients are seen along the main axes of some of them, where groups differ, and k-means makes a few thousand bundles. How
 far two bundles are apart follows from their means and spreads: the mean square of the distances between their clients,
-exactly. So heights, and thresholds, mean what they mean for single clients. `single` and `complete` linkage then look at
-the nearest and the farthest bundles.
+exactly. So heights, and thresholds, mean what they mean for single clients; `single` and `complete` linkage look at the
+nearest and the farthest bundles.
 """
 
 import warnings
