@@ -11,8 +11,8 @@
    is taken; if none passes, all clients are one cluster.
 
 Only ratios of distances enter: scale, origin and, up to 1,000 clients, their order do not matter. Of more clients the
-rule looks at 1,000, spread over the partition with the most clusters: it compares means over so many of them that others
-would give the same answer. Limits: groups must have two members on average; fewer than four clients
+rule looks at 1,000, spread over the partition with the most clusters: it compares means over so many that others would
+give the same answer. Limits: groups must have two members on average; fewer than four clients
 are always one cluster; one odd client among otherwise equal ones stays with them, for it may as well be a noisy one;
 clients strung along a bent curve are often cut into pieces of it.
 """
