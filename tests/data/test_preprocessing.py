@@ -152,6 +152,16 @@ def test_scaling_by_client_and_not_at_all() -> None:
     assert not any("scaled" in remark for remark in plain.remarks)
 
 
+def test_a_client_in_another_unit_is_named() -> None:
+    for seed in range(5):
+        clients = tables(seed)
+        assert not any("another unit" in remark for remark in made(clients, scaling="federated").remarks)
+        clients["c0"]["a"] *= 1e4
+        (remark,) = (r for r in made(clients, scaling="federated").remarks if "another unit" in r)
+        assert "'c0' makes nearly all the variance of column 'a'" in remark
+        assert not any("another unit" in remark for remark in made(clients, scaling="client").remarks)
+
+
 def test_windows_of_sensors_are_scaled_by_channel(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     windows = {name: random.normal([[5], [-80]], [[1], [30]], (rows, 2, 16)) for name, rows in (("a", 20), ("b", 60))}

@@ -192,7 +192,7 @@ def test_no_run_dies_of_a_liar(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert result.history["accuracy"].dropna().between(0, 1).all()
     assert 0 <= result.accuracy["mean"] <= 1
     honest = result.history[result.history["client"] != "c4"]
-    assert (honest["failure"] == "").all()
+    assert (honest["failure"] == "").all(), set(honest["failure"])
 
 
 def test_an_answer_that_breaks_a_method_costs_that_client_its_round() -> None:

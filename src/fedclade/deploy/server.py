@@ -25,6 +25,7 @@ from fedclade.engines.registry import (
     RegisteredNodes,
     agreed,
     deliver_models,
+    leave_out_the_odd,
     server_rows,
     whoever_comes,
 )
@@ -110,9 +111,13 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
+    leave_out_the_odd(registry)
+    options, most = settings.reading, settings.max_samples
     reports = whoever_comes(registry, 0, 0)
-    classes = agreed(reports, settings.reading.labels or "classes")
-    preprocessing, task, size = agreed_on(registry, reports, settings.reading, settings.task)
+    agreed(reports, options.labels or "classes")
+    preprocessing, task, size = agreed_on(registry, reports, options, settings.task, most)
+    reports = whoever_comes(registry, 0, 0)  # without those whose statistics made no sense
+    classes = agreed(reports, options.labels or "classes")
     features = preprocessing.features if preprocessing is not None else ()
     shape = (len(features), *reports[0].input_shape[1:]) if features else reports[0].input_shape
     clients = [report.client for report in reports]

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -121,6 +122,12 @@ class NodeRegistry:
         self.bound[report.client] = report.key
         self.known[report.client] = report
 
+    def leave_out(self, client: str, why: str) -> None:
+        """Go on without a client that is known, and say why."""
+        self.refused[self.known.pop(client).node] = client
+        self.reasons.append(why)
+        print(f"{client!r} is left out: {why}", flush=True)
+
     def _why_refused(self, report: Report) -> str:
         name, owner, before = report.client, self.bound.get(report.client), self.known.get(report.client)
         if name == SERVER:
@@ -153,6 +160,19 @@ def query(what: str, node: int, asked: Mapping[str, Any], ttl: float | None) -> 
 def told_in(reply: "Message") -> Any:
     """What a node told. Raises KeyError or ValueError where it told nothing."""
     return json.loads(str(reply.content.config_records["told"]["json"]))
+
+
+def leave_out_the_odd(registry: NodeRegistry) -> None:
+    """Go on without nodes whose rows are unlike those of most nodes, so that one cannot keep a run from beginning."""
+
+    def kind(report: Report) -> Any:
+        return report.input_shape, report.dtype, frozenset(report.columns)
+
+    most, number = Counter(kind(report) for report in registry.known.values()).most_common(1)[0]
+    if number <= len(registry.known) / 2:
+        return  # nobody can say who is odd: `agreed` names two
+    for report in [report for report in registry.known.values() if kind(report) != most]:
+        registry.leave_out(report.client, f"its rows (shape {report.input_shape}) or columns are unlike most nodes'")
 
 
 def agreed(reports: Sequence[Report], labels: str = "classes") -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.given import kind_of
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table, agreed_kinds, column_order, columns_of, kinds_of
-from fedclade.data.preprocessing import Columns, Number, Preprocessing, Scaling, Statistics, statistics
+from fedclade.data.preprocessing import Columns, Number, Preprocessing, Scaling, Statistics, lopsided, statistics
 from fedclade.errors import FedcladeError, listed
 
 
@@ -39,6 +39,9 @@ def features_of(
         for name in texts:
             held[name] |= set(columns.texts[name])
     remarks = [] if known else _remarks(preprocessing)
+    if known is None and scaling == "federated":
+        told = {client.name: own for client, own in zip(clients, found, strict=True)}
+        remarks += lopsided(numbers, told)
     for text in preprocessing.texts:
         if strange := sorted(str(value) for value in held[text.name] - {None, *text.categories}):
             remarks.append(
