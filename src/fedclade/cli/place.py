@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
+from fedclade.cli.machine import print_json
 from fedclade.display import make_console, make_table
 
 MOST_COLUMNS = 8  # a terminal is as wide as that; of more clusters only the nearest are shown
@@ -25,6 +26,7 @@ def place(
         typer.Option("--model", help="What newcomers train, where they may choose (fedstack).  [the run's, by turns]"),
     ] = None,
     data_dir: options.DataDir = None,
+    json: options.Json = False,
 ) -> None:
     """Say which cluster new clients join, and why, and give each that cluster's model."""
     from fedclade.newcomers import place as place_newcomers
@@ -32,6 +34,10 @@ def place(
     placed = place_newcomers(
         folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model
     )
+    if json:
+        told = {name: {**vars(one), "metric": one.metric.name} for name, one in placed.items()}
+        print_json({name: {k: v for k, v in one.items() if k != "weights"} for name, one in told.items()})
+        return
     console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})
     few = len(clusters) <= MOST_COLUMNS
