@@ -72,6 +72,14 @@ class Settings(BaseModel):
     def _data_with_options(cls, values: Any) -> Any:
         return with_data_options(values) if isinstance(values, Mapping) else values
 
+    @field_validator("training", mode="before")
+    @classmethod
+    def _rate_of_optimizer(cls, value: Any) -> Any:
+        """Adam's steps are as long as its rate, so that it needs a smaller one."""
+        if isinstance(value, Mapping) and value.get("optimizer") in ("adam", "adamw"):
+            return {"learning_rate": 0.001, **value}
+        return value
+
     @field_validator("method", mode="before")
     @classmethod
     def _method_by_name(cls, value: Any) -> Any:
@@ -115,6 +123,11 @@ class Settings(BaseModel):
         if needed is not None and told not in (None, needed):
             raise ValueError(f"task {self.task.name} needs labels that are {needed}, but data.labels is {told}")
         return self
+
+    @property
+    def pace(self) -> Training:
+        """How clients train, with a schedule that ends with the run."""
+        return self.training.for_run(self.rounds)
 
     @property
     def reading(self) -> DataOptions:

@@ -199,7 +199,7 @@ class ClientRuntime:
     def _train(self, tasks: Mapping[str, Train], round: int) -> dict[str, Answer | Failure]:
         """Train clients of one network together; a task that brings its own rows comes alone."""
         first, one = next(iter(tasks.items()))
-        training, network = one.training or self.training, self.network(first)
+        training, network = (one.training or self.training).in_round(round), self.network(first)
         rows = {client: self._rows(client, task) for client, task in tasks.items()}
         jobs, chosen = [], {}
         for client, task in tasks.items():
