@@ -414,6 +414,10 @@ class Result:
             raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights
 
+    def network_of(self, client: str) -> "nn.Module":
+        """A new network as the client's cluster holds it."""
+        return self._network(client, self.served(client).through)
+
     def _network(self, client: str, through: str = "") -> "nn.Module":
         from fedclade.models.assigned import specs_of
         from fedclade.runs.record import IN_PYTHON

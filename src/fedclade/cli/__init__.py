@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, deploying, listing, place, reporting, reproducing, runs
+from fedclade.cli import (
+    catalogues,
+    comparing,
+    data,
+    demo,
+    deploying,
+    listing,
+    place,
+    predicting,
+    reporting,
+    reproducing,
+    runs,
+)
 from fedclade.cli.commands import Commands
 
 app = Commands(
@@ -42,6 +54,8 @@ app.command()(runs.show)
 app.command("runs")(listing.list_runs)
 app.command()(listing.config)
 app.command()(place.place)
+app.command()(predicting.predict)
+app.command()(predicting.export)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)
