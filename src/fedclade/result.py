@@ -211,7 +211,7 @@ class Result:
         alone, served = self.baselines["local"].last(metric.name), self.last(metric.name)
         better = [name for name in served.index if name in alone and metric.gain(alone[name], served[name]) > 0]
         if metric.gain(means["local"], mine) > 0:
-            words += " Training alone was better: fewer clusters do not help these clients, more or none may."
+            words += " Training alone was better: with these settings, sharing does not help these clients."
         return f"{words} {len(better)} of {len(served)} clients would be better off alone."
 
     def over_clients(self, column: str) -> dict[str, Any]:

@@ -375,7 +375,7 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     mapped = getattr(runtime.federation.x, "filename", None)
-    if mapped and Path(mapped).is_file():
+    if mapped and str(mapped).endswith(".npy") and Path(mapped).is_file():  # else it has no header to read it by
         (folder / "x.npy").symlink_to(mapped)
     else:
         np.save(folder / "x.npy", runtime.federation.x)
