@@ -58,6 +58,7 @@ class Settings(BaseModel):
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
+    keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)

@@ -15,7 +15,7 @@ from fedclade.engines.engine import TransportEngine
 from fedclade.engines.pool import Pool, Work
 from fedclade.models.assigned import Networks
 
-LARGEST_GROUP = 12  # clients that train together: more would not be faster and would need more memory
+LARGEST_GROUP = 24  # clients that train together: more would not be faster and would need more memory
 
 
 def local_engine(
