@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fedclade.errors import FedcladeError, listed, unknown
-from fedclade.models import networks
-from fedclade.models.networks import Shape
 
-Factory = Callable[..., nn.Module]
+if TYPE_CHECKING:  # a list of names need not wait for torch
+    import torch
+    from torch import nn
+
+Shape = tuple[int, ...]  # of one row: (channels, height, width), (channels, time) or (features,)
+Factory = Callable[..., "nn.Module"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,13 @@ class ModelInfo:
     description: str
     paper: str
     input: str  # "images", "windows" (channels, time), "windows or features" or "any"
-    build: Factory
     smallest: int = 1  # the shortest side of an image, or the shortest window, that goes through
+
+    @property
+    def build(self) -> Factory:
+        from fedclade.models import networks
+
+        return getattr(networks, self.name.replace("-", "_"))
 
     def fits(self, input_shape: Shape) -> bool:
         kind = {1: "features", 2: "windows", 3: "images"}.get(len(input_shape), "unknown")
@@ -44,22 +50,20 @@ _SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"
 _FEDSTACK = "Clustered FedStack"
 
 _MODELS = (
-    ModelInfo("mnist-cnn", "2 convolutions (20, 50), 1 dense", _SMALL_CNNS, "images", networks.mnist_cnn, 16),
-    ModelInfo("fmnist-cnn", "2 convolutions (16, 32), 1 dense", _SMALL_CNNS, "images", networks.fmnist_cnn, 16),
-    ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", networks.cifar_cnn, 16),
-    ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", networks.lenet5, 16),
-    ModelInfo(
-        "digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", networks.digits_cnn, 6
-    ),
-    ModelInfo("resnet9", "9 layers, GroupNorm", "FedClust (ICPP 2024)", "images", networks.resnet9, 8),
-    ModelInfo("resnet18", "18 layers, GroupNorm, small-image stem", "HiCFL (TMC 2024)", "images", networks.resnet18),
-    ModelInfo("vgg11", "8 convolutions, GroupNorm, 3 dense (512)", "HiCFL (TMC 2024)", "images", networks.vgg11),
-    ModelInfo("vgg16", "13 convolutions, GroupNorm, 3 dense (512)", "AdaCFL, FedClust", "images", networks.vgg16),
-    ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", networks.har_cnn, 36),
-    ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any", networks.mlp),
-    ModelInfo("ann", "dense 128-64", _FEDSTACK, "any", networks.ann),
-    ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features", networks.cnn1d),
-    ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features", networks.bilstm),
+    ModelInfo("mnist-cnn", "2 convolutions (20, 50), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("fmnist-cnn", "2 convolutions (16, 32), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", 16),
+    ModelInfo("digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", 6),
+    ModelInfo("resnet9", "9 layers, GroupNorm", "FedClust (ICPP 2024)", "images", 8),
+    ModelInfo("resnet18", "18 layers, GroupNorm, small-image stem", "HiCFL (TMC 2024)", "images"),
+    ModelInfo("vgg11", "8 convolutions, GroupNorm, 3 dense (512)", "HiCFL (TMC 2024)", "images"),
+    ModelInfo("vgg16", "13 convolutions, GroupNorm, 3 dense (512)", "AdaCFL, FedClust", "images"),
+    ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", 36),
+    ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any"),
+    ModelInfo("ann", "dense 128-64", _FEDSTACK, "any"),
+    ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features"),
+    ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features"),
 )
 
 
@@ -74,12 +78,14 @@ def default_model(input_shape: Shape) -> str:
     return name if models()[name].fits(input_shape) else "ann"
 
 
-def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
+def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module":
     """A new network for rows of this shape: by name, by `package.module:factory`, or from a function or class.
 
     A factory is given `input_shape` and `n_classes` (or `num_classes`) where it takes arguments of these names. Under
     other names, two required arguments are the input shape and the number of classes, one is the number of classes.
     """
+    from torch import nn
+
     input_shape = tuple(input_shape)
     name = repr(spec if isinstance(spec, str) else getattr(spec, "__qualname__", type(spec).__name__))
     if not isinstance(spec, str):
@@ -102,8 +108,10 @@ def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
     return model
 
 
-def row_type(model: nn.Module) -> torch.dtype:
+def row_type(model: "nn.Module") -> "torch.dtype":
     """The type in which a network takes rows: that of its parameters, float32 where these are of several."""
+    import torch
+
     types = {value.dtype for value in model.parameters() if value.is_floating_point()}
     return types.pop() if len(types) == 1 else torch.float32
 
@@ -160,7 +168,9 @@ def _arguments(name: str, factory: Factory, input_shape: Shape, n_classes: int) 
 
 def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int) -> None:
     """Raise unless two rows of zeros give two rows of outputs, one for each class."""
-    if not isinstance(model, nn.Module):
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
         raise FedcladeError(f"model {name} made a {type(model).__name__}: let it return a torch.nn.Module")
     modes = [(module, module.training) for module in model.modules()]
     model.eval()  # leaves batch statistics alone
@@ -177,7 +187,9 @@ def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int)
         raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
 
 
-def _check_weights(name: str, model: nn.Module) -> None:
+def _check_weights(name: str, model: "nn.Module") -> None:
+    import torch
+
     if not any(value.requires_grad for value in model.parameters()):
         raise FedcladeError(f"model {name} has nothing to train: leave requires_grad on for some of its parameters")
     strange = [

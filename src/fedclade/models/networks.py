@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-Shape = tuple[int, ...]
+from fedclade.models import Shape
 
 
 def _chain(layers: Iterable[tuple[str, nn.Module]]) -> nn.Sequential:
