@@ -69,7 +69,7 @@ def make_engine(folder: RunFolder, settings: Settings, federation: Federation, n
     if settings.engine == "flower-sim":
         from fedclade.engines.simulation import simulated_engine
 
-        return keeping(settings, simulated_engine(federation, networks, **shared))
+        return keeping(settings, simulated_engine(federation, networks, **shared, address=settings.engine_address))
     from fedclade.engines.local import local_engine
 
     return keeping(settings, local_engine(federation, networks, **shared))
