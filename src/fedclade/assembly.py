@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedclade.ask import Engine
 
 
+FEW_CLIENTS = 5_000  # of whom the locally trained models are kept unless a run says otherwise
+
+
 def make_federation(settings: Settings, data: Any = None) -> Federation:
     """The clients of a run; `data` are those that were given in Python."""
     federation = federation_of(
@@ -109,10 +112,17 @@ def make_engine(folder: RunFolder, settings: Settings, federation: Federation, n
     if settings.engine == "flower-sim":
         from fedclade.engines.simulation import simulated_engine
 
-        return simulated_engine(federation, networks, **shared)
+        return keeping(settings, simulated_engine(federation, networks, **shared, address=settings.engine_address))
     from fedclade.engines.local import local_engine
 
-    return local_engine(federation, networks, **shared)
+    return keeping(settings, local_engine(federation, networks, **shared))
+
+
+def keeping(settings: Settings, engine: "Engine") -> "Engine":
+    """The models that very many clients trained would fill the disk, and one measurement is all they serve for."""
+    few = len(engine.clients) <= FEW_CLIENTS
+    engine.keeps_models = few if settings.keep_local is None else settings.keep_local
+    return engine
 
 
 def go(

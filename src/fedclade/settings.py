@@ -59,8 +59,10 @@ class Settings(BaseModel):
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
+    keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
+    engine_address: str | None = None  # of a Ray cluster: `engine = { name = "flower-sim", address = "..." }`
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
@@ -70,7 +72,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _data_with_options(cls, values: Any) -> Any:
-        return with_data_options(values) if isinstance(values, Mapping) else values
+        return with_engine_address(with_data_options(values)) if isinstance(values, Mapping) else values
 
     @field_validator("method", mode="before")
     @classmethod
@@ -202,6 +204,19 @@ def with_data_options(values: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in data.items() if name != "name"}
     told = {**values.get("data_options", {}), **options}
     return {**values, "data": data.get("name", DEFAULT_DATA), "data_options": told}
+
+
+def with_engine_address(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`engine = { name = "flower-sim", address = "..." }` as the engine's name and its address."""
+    engine = values.get("engine")
+    if not isinstance(engine, Mapping):
+        return dict(values)
+    strange = [name for name in engine if name not in ("name", "address")]
+    if strange:
+        raise FedcladeError(
+            f"settings: there is no setting 'engine.{strange[0]}'; there are engine.name and engine.address"
+        )
+    return {**values, "engine": engine.get("name", "local"), "engine_address": engine.get("address")}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -79,6 +79,20 @@ def test_more_rounds_can_be_added_to_a_finished_run(tmp_path: Path) -> None:
         fedclade.resume(tmp_path / "short", rounds=2)
 
 
+def test_locally_trained_models_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+    short = {**ARGUMENTS, "rounds": 1, "workers": 1}
+    kept = fedclade.run(**short, out=tmp_path / "kept")
+    without = fedclade.run(**short, keep_local=False, out=tmp_path / "without")
+    name = kept.clusters[0][0]
+    assert np.array_equal(kept.weights_for(name), without.weights_for(name))
+    assert "accuracy_local" in kept.history
+    assert kept.local_model_of(name)
+    with pytest.raises(FedcladeError):
+        without.local_model_of(name)
+    alone = fedclade.run(**{**short, "method": "local"}, keep_local=False)  # goes on from them, so they are kept
+    assert alone.local_model_of(name)
+
+
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     fedclade.run(**{**ARGUMENTS, "rounds": 3}, workers=1, out=tmp_path / "run")
     newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]

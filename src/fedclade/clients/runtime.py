@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedclade.clients.describe import describe
-from fedclade.clients.device import device_of
+from fedclade.clients.device import device_of, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
@@ -209,7 +209,7 @@ class ClientRuntime:
             batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
             jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before))
-        torch.manual_seed(seed_of(self.seed, "dropout", first, round) % 2**63)
+        seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
         counts = self._row_weights(x, y, [of.places for of in rows.values()])
