@@ -26,6 +26,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
@@ -169,6 +171,7 @@ class Ask:
         self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.max_samples = max_samples
+        self.spare = 0.0  # the share of clients' rows that nobody trains on now (see `fedclade.serving`)
         self.round = 0
         self.clear()
 
@@ -195,6 +198,8 @@ class Ask:
     def __call__(self, tasks: Mapping[str, Evaluate], *, phase: str = "evaluate") -> Answers[Evaluated]: ...
     @overload
     def __call__(self, tasks: Mapping[str, Predict], *, phase: str = "predict") -> Answers[Predicted]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Try], *, phase: str = "try") -> Answers[Tried]: ...
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
@@ -271,7 +276,9 @@ class Ask:
         if not tasks:
             return
         phase = phase or type(next(iter(tasks.values()))).__name__.lower()
-        sent = {client: self._outgoing(task) for client, task in tasks.items()} if self.updates else dict(tasks)
+        each = {id(task): task for task in tasks.values()}  # many clients may share one
+        outgoing = {key: self._outgoing(task) for key, task in each.items()}
+        sent = {client: outgoing[id(task)] for client, task in tasks.items()}
         is_quorum = bool(self.quorum) and phase == "train"
         sizes: dict[tuple[int, str], int] = {}  # of tasks that many clients share
         clients = iter(sent)
@@ -305,9 +312,11 @@ class Ask:
         return wrong or answer
 
     def _outgoing(self, task: Task) -> Task:
-        if isinstance(task, Train) and task.upload != "nothing":
-            return replace(task, outgoing=self.updates)
-        return task
+        if not isinstance(task, Train) or task.rows is not None:
+            return task
+        if self.updates and task.upload != "nothing":
+            task = replace(task, outgoing=self.updates)
+        return replace(task, spare=self.spare) if self.spare and not task.spare else task
 
     def _arrived(self, task: Train, answer: Trained) -> Trained:
         for step in reversed(task.outgoing):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedclade.clients.describe import describe
+from fedclade.clients.describe import OF_FEATURES, describe
 from fedclade.clients.device import device_of
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
@@ -33,6 +33,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.training import Job, batches_of, train
 from fedclade.codec import Packet
@@ -136,10 +138,12 @@ class ClientRuntime:
         """The rows a client holds now: those of another where its data have changed."""
         return self.clients[self.rows_of.get(client, client)]
 
-    def is_batched(self, client: str, task: Train) -> bool:
+    def is_batched(self, client: str, task: Task) -> bool:
         """Whether clients of this network that train like this train together in one go."""
-        size = (task.training or self.training).batch_size
-        return task.rows is None and self.network(client).is_batched(self.federation.input_shape, size)
+        if not isinstance(task, Train | Try) or getattr(task, "rows", None) is not None:
+            return False
+        size = (getattr(task, "training", None) or self.training).batch_size
+        return self.network(client).is_batched(self.federation.input_shape, size)
 
     def served_weights(self, client: str, task: Evaluate) -> np.ndarray:
         """The whole model that serves a client, as `Method.served` tells it."""
@@ -165,16 +169,17 @@ class ClientRuntime:
     def perform(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Do what some clients are asked; a client that raises fails alone."""
         answers: dict[str, Answer | Failure] = {}
-        together: dict[tuple[str, Training], dict[str, Train]] = {}
+        together: dict[Any, dict[str, Any]] = {}
         for client, task in tasks.items():
-            if isinstance(task, Train) and self.is_batched(client, task):
-                alike = self.networks.name(client), task.training or self.training
-                together.setdefault(alike, {})[client] = task
+            if self.is_batched(client, task):
+                alike = task.training or self.training if isinstance(task, Train) else (task.epochs, task.alone)
+                together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
                 answers[client] = self._alone(client, task, round)
         for group in together.values():
             try:
-                answers |= self._train(group, round)
+                do = self._train if isinstance(next(iter(group.values())), Train) else self._try
+                answers |= do(group, round)
             except Exception:  # one of them: find out which
                 answers |= {client: self._alone(client, task, round) for client, task in group.items()}
         return {client: answers[client] for client in tasks}
@@ -186,13 +191,12 @@ class ClientRuntime:
                     return self._train({client: task}, round)[client]
                 case Evaluate():
                     return self._evaluate(client, task, round)
+                case Try():
+                    return self._try({client: task}, round)[client]
                 case Predict():
                     return self._predict(client, task)
                 case Describe():
-                    held = self.held(client).train
-                    random = stream(self.seed, f"describe {task.what}", client, round)
-                    x, y = self.federation.x[held], self.federation.y[held]
-                    return Described(describe(task.what, dict(task.options), x, y, self.federation.n_classes, random))
+                    return self._describe(client, task, round)
         except Exception as error:
             return Failure("raised", f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
@@ -242,7 +246,8 @@ class ClientRuntime:
     def _afterwards(self, then: Train, before: Train) -> Train:
         """A further training, pulled to what was sent for the first one."""
         centre = before.weights if isinstance(before.weights, np.ndarray) else None
-        return replace(then, upload="nothing", centre=then.centre if then.centre is not None else centre)
+        spare, centre = then.spare or before.spare, then.centre if then.centre is not None else centre
+        return replace(then, upload="nothing", spare=spare, centre=centre)
 
     def _rows(self, client: str, task: Train | Evaluate | Predict) -> Rows:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
@@ -295,6 +300,48 @@ class ClientRuntime:
         """For engines that evaluate one model for many clients: each row's loss and score."""
         return losses(self.built[""], weights, Rows(self.x, self.y, places))
 
+    def _try(self, tasks: Mapping[str, Try], round: int) -> dict[str, Answer | Failure]:
+        """Let clients train models on the rows they do not spare, and judge them by those they do."""
+        task = next(iter(tasks.values()))
+        seen: dict[str, list[float]] = {client: [] for client in tasks}
+
+        def judge(models: Mapping[str, np.ndarray]) -> None:
+            for client, weights in models.items():
+                rows = Rows(self.x, self.y, self._spared(client, tasks[client].spare))
+                seen[client].append(float(losses(self.network(client), weights, rows)[0].mean(dtype=np.float64)))
+
+        def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
+            longer = self.training.model_copy(update={"local_epochs": epochs})
+            plans = {c: Train(w, training=longer, save="", spare=tasks[c].spare) for c, w in models.items()}
+            return {c: a.weights for c, a in self._train(plans, round).items() if isinstance(a, Trained)}
+
+        now = {client: self._compose(client, one.model, one.model.weights) for client, one in tasks.items()}
+        for before, epochs in zip((0, *task.epochs), task.epochs, strict=False):
+            now = trained(now, epochs - before) if epochs > before else now
+            judge(now)
+        for place in range(len(task.others)):
+            judge({client: one.others[place] for client, one in tasks.items()})
+        if task.alone:
+            judge(trained({client: self.network(client).initial for client in tasks}, task.alone))
+        most = np.finfo(np.float32).max / 1e10
+        return {
+            client: Tried(np.nan_to_num(np.array(seen[client]), nan=most).clip(max=most).astype(np.float32), n)
+            for client, n in ((client, len(self._spared(client, tasks[client].spare))) for client in tasks)
+        }
+
+    def _spared(self, client: str, share: float) -> np.ndarray:
+        return self._places(client, Predict(on="train", spare=share))
+
+    def _describe(self, client: str, task: Describe, round: int) -> Described:
+        held, options = self.held(client).train, dict(task.options)
+        random = stream(self.seed, f"describe {task.what}", client, round)
+        x, y = self.federation.x[held], self.federation.y[held]
+        if task.what in OF_FEATURES:
+            network = self.network(client)
+            weights = options.pop("weights", network.initial)
+            options["features"] = features(network, weights, Rows(self.x, self.y, held))
+        return Described(describe(task.what, options, x, y, self.federation.n_classes, random))
+
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
         caught: list[Tensor] = []
@@ -330,6 +377,25 @@ def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = 
     network.plain.bind(torch.from_numpy(np.array(weights[None], np.float32)).to(rows.x.device), None)
     with torch.inference_mode():
         return [network.outputs(rows.x[part], int(part[0]), each_layer) for part in rows.chunks()]
+
+
+def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
+    """(rows, numbers): what enters the last layer; over places of a row (words, say) its mean."""
+    last = dict(network.module.named_modules()).get(network.layout.head)
+    if last is None:  # a parameter of its own: what comes out must do
+        return torch.cat(outputs(network, weights, rows)).flatten(1).cpu().numpy()
+    caught: list[Tensor] = []
+
+    def keep(_module: Any, given: tuple[Any, ...]) -> None:
+        values = given[0].detach()
+        caught.append(values.flatten(1, -2).mean(1) if values.ndim > 2 else values.clone())
+
+    hook = last.register_forward_pre_hook(keep)
+    try:
+        outputs(network, weights, rows, each_layer=True)
+    finally:
+        hook.remove()
+    return torch.cat(caught).float().cpu().numpy()
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -105,6 +105,21 @@ class Predict:
 
 @travels
 @dataclass(frozen=True)
+class Try:
+    """How well models would serve the client, by their losses on rows that it spares (nothing is kept).
+
+    They are the model that serves it now, after so many epochs of its own, and others likewise.
+    """
+
+    model: Evaluate
+    epochs: tuple[int, ...]  # growing
+    spare: float  # the share of the client's training rows by which models are judged
+    others: tuple[np.ndarray, ...] = ()  # judged as they are
+    alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
+
+
+@travels
+@dataclass(frozen=True)
 class Describe:
     """Something worked out from the client's rows that leaves the client: see `fedclade.clients.describe`."""
 
@@ -139,6 +154,13 @@ class Predicted:
 
 @travels
 @dataclass(frozen=True)
+class Tried:
+    losses: np.ndarray  # float32: after each number of epochs, of the others, of the one alone
+    n_samples: int
+
+
+@travels
+@dataclass(frozen=True)
 class Described:
     values: Mapping[str, np.ndarray]
 
@@ -155,5 +177,5 @@ class Failure:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-Task = Train | Evaluate | Predict | Describe
-Answer = Trained | Evaluated | Predicted | Described
+Task = Train | Evaluate | Try | Predict | Describe
+Answer = Trained | Evaluated | Tried | Predicted | Described

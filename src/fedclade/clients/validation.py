@@ -23,6 +23,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.models.weights import Layout
 
@@ -61,6 +63,8 @@ def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
                 _check_training(task, answer, expected)
             case Evaluate(), Evaluated():
                 _check_evaluation(answer, expected)
+            case Try(), Tried():
+                _check_trials(task, answer, expected)
             case Predict(), Predicted():
                 _check_predictions(task, answer, expected)
             case Describe(), Described():
@@ -121,6 +125,15 @@ def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
 def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
     _real_number("loss", answer.loss, -LARGEST_LOSS, LARGEST_LOSS)
     _real_number("accuracy", answer.accuracy, 0.0, 1.0)
+    _whole_number("samples", answer.n_samples, 1, expected.max_samples)
+
+
+def _check_trials(task: Try, answer: Tried, expected: Expected) -> None:
+    wanted = (len(task.epochs) + len(task.others) + (task.alone > 0),)
+    if not isinstance(answer.losses, np.ndarray) or answer.losses.shape != wanted or answer.losses.dtype != np.float32:
+        raise UnfitError("bad shape", f"sent {np.shape(answer.losses)} losses, {wanted} were asked for")
+    if not np.isfinite(answer.losses).all() or not (np.abs(answer.losses) <= LARGEST_LOSS).all():
+        raise UnfitError("not finite", "some loss is no number")
     _whole_number("samples", answer.n_samples, 1, expected.max_samples)
 
 
