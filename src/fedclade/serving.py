@@ -1,4 +1,4 @@
-"""What serves a client in the end: its cluster's model, the same after training on its own rows, or what is best for it.
+"""What serves a client in the end: its cluster's model, the same trained on its own rows, or what is best for it.
 
 It is a setting of the run (`serving`), which every method can take; a method may have a way of its own by default
 (`Method.serving`). The method's rounds are as ever; what is done here happens beside and after them:

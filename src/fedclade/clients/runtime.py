@@ -43,6 +43,7 @@ from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
+WORST = 1e20  # the loss of a model that is of no use any more
 CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
 
 
@@ -172,7 +173,8 @@ class ClientRuntime:
         together: dict[Any, dict[str, Any]] = {}
         for client, task in tasks.items():
             if self.is_batched(client, task):
-                alike = task.training or self.training if isinstance(task, Train) else (task.epochs, task.alone)
+                alike: Any = (task.epochs, task.alone) if isinstance(task, Try) else None
+                alike = task.training or self.training if isinstance(task, Train) else alike
                 together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
                 answers[client] = self._alone(client, task, round)
@@ -323,10 +325,12 @@ class ClientRuntime:
             judge({client: one.others[place] for client, one in tasks.items()})
         if task.alone:
             judge(trained({client: self.network(client).initial for client in tasks}, task.alone))
-        most = np.finfo(np.float32).max / 1e10
         return {
-            client: Tried(np.nan_to_num(np.array(seen[client]), nan=most).clip(max=most).astype(np.float32), n)
-            for client, n in ((client, len(self._spared(client, tasks[client].spare))) for client in tasks)
+            client: Tried(
+                np.minimum(np.nan_to_num(values, nan=WORST), WORST).astype(np.float32),
+                len(self._spared(client, tasks[client].spare)),
+            )
+            for client, values in seen.items()
         }
 
     def _spared(self, client: str, share: float) -> np.ndarray:

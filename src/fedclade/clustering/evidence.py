@@ -197,7 +197,8 @@ def look_at(
     tree = ward(mean)
     curve = {1: 0.0} | {c: explained(ab, cut(tree, c)) for c in range(2, most + 1)}
     steps: list[Step] = []
-    k, usual, clearness = 1, {}, 0.0
+    k, clearness = 1, 0.0
+    usual: dict[int, float] = {}
     while k < most and alike_inside(ab, cut(tree, k), random) <= PRUNE:
         step, means = next_step(tree, mean, k, most, random, beta, n_clouds)
         usual = usual or means

@@ -1,7 +1,7 @@
 """What clients can differ in, seen from sums over both halves of their rows, class by class.
 
-- *labels*: the share of each class; or which classes there are at all (a share counts for more the rarer the class), for
-  clients that hold the same classes in unlike shares may still do well with one model;
+- *labels*: the share of each class; or which classes there are at all, for clients that hold the same classes in unlike
+  shares may still do well with one model;
 - *features given labels*: how the rows of a class differ from those of everybody. Classes that a client holds count
   almost alike, so that its shares of them hardly show.
 """

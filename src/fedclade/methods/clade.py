@@ -32,7 +32,7 @@ class Known:
     told: Mapping[str, Mapping[str, np.ndarray]]
     views: tuple[str, ...]  # what the clusters were found by
     pictures: Mapping[str, str]  # of each of these views the one that counted
-    weights: Mapping[str, Mapping[str, float]]  # and its layers' weights
+    weights: Mapping[str, Mapping[str, float]]  # and by what the squares of its layers count
     looked: int = 0  # the round of the last look
     newcomers: int = 0  # since then
 
@@ -109,7 +109,7 @@ class Clade(Method):
             told,
             found.views,
             {view: look.picture for view, look in looks.items()},
-            {view: dict(look.weights) for view, look in looks.items()},
+            {view: dict(look.scales) for view, look in looks.items()},
             context.round,
         )
         models = {k: clusters.models[most_common(homes[client] for client in part)] for k, part in groups.items()}

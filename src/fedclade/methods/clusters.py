@@ -139,5 +139,5 @@ class Clusters:
         """From a checkpoint of a method whose state is of this type."""
         members = {int(cluster): tuple(clients) for cluster, clients in saved["members"].items()}
         state = None if kind is None or saved["state"] is None else TypeAdapter(kind).validate_python(saved["state"])
-        lists = (tuple(saved[name]) for name in ("tree", "unassigned"))
-        return cls(members, saved["models"], *lists, dict(saved["choices"]), tuple(saved["made"]), state)
+        tree, waiting, made = (tuple(saved[name]) for name in ("tree", "unassigned", "made"))
+        return cls(members, saved["models"], tree, waiting, dict(saved["choices"]), made, state)
