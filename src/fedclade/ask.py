@@ -316,7 +316,7 @@ class Ask:
             return task
         if self.updates and task.upload != "nothing":
             task = replace(task, outgoing=self.updates)
-        return replace(task, spare=self.spare) if self.spare and not task.spare else task
+        return replace(task, spare=self.spare, refill=True) if self.spare and not task.spare else task
 
     def _arrived(self, task: Train, answer: Trained) -> Trained:
         for step in reversed(task.outgoing):

@@ -40,6 +40,7 @@ class Placed:
     distances: Mapping[int, float]  # to every cluster
     measure: str  # what the distances are
     limit: float | None  # who is farther than this from every cluster founds its own (None: nobody does)
+    confidence: float | None  # how much nearer the cluster is than the next, 0 to 1, where the method says so
     accuracy: float | None  # of the cluster's model on the newcomer's test rows
     accuracy_personalised: float | None  # after some epochs on the newcomer's own rows
     weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
@@ -179,6 +180,7 @@ def _placed(
             placement.distances,
             placement.measure,
             placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
+            placement.confidence,
             served[client].accuracy if client in served else None,
             local[client].accuracy if client in local else None,
             trained[client].weights if client in trained else starts[client],
@@ -198,6 +200,7 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
         "measure": placed.measure,
         "limit": placed.limit,
+        "confidence": placed.confidence,
         "accuracy": placed.accuracy,
         "accuracy_personalised": placed.accuracy_personalised,
     }

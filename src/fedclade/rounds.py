@@ -184,11 +184,12 @@ class Loop:
             if clusters is None:
                 return self._returned("start", self.method.start(context, self.ask))
             welcomed = self._welcomed(clusters, context)
+            seen = self.serving.before(self.method, welcomed, context, self.ask)
             stepped = self._returned("round", self.method.round(welcomed, context, self.ask))
         finally:
             self.ask.spare = 0.0
         stepped = replace(stepped, choices=clusters.choices, made=clusters.made)
-        return self.serving.after(self.method, stepped, context, self.ask)
+        return self.serving.after(self.method, stepped, context, self.ask, seen)
 
     def _returned(self, step: str, value: Any) -> Clusters:
         """What a step of the method returned, which may be a person's own."""

@@ -5,10 +5,11 @@ It is a setting of the run (`serving`), which every method can take; a method ma
 
 - `model`: what the method says, as it is.
 - `fine-tune`: after the last round every client trains that for some epochs on its own rows.
-- `pick`: a share of each client's rows is not trained on until models are judged by them, after most of the rounds:
-  what the method says, as it is and after some epochs, the mean of all cluster models, and a model of the client's
-  own. What has the lowest loss, each client's own being shrunk to that of all clients, is made again after the last
-  round, with all rows.
+- `pick`: a share of each client's rows is not trained on until models are judged by them, when a tenth of the rounds is
+  left: what the method says, as it is and after some epochs, the mean of all cluster models, and a model of the
+  client's own. What has the lowest loss, each client's own being shrunk to that of all clients, is made again after
+  the last round, with all rows. All but the latter begin with a model that has rounds to come: they are credited with
+  what the last round has gained, for each of them.
 """
 
 import math
@@ -40,7 +41,10 @@ class Serving(BaseModel):
         """The share of clients' rows that nobody trains on in a round."""
         return 0.0
 
-    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+    def before(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Any:
+        """What must be known from before a round when it is over."""
+
+    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
         """What is to be done after a round."""
         return clusters
 
@@ -56,7 +60,7 @@ class FineTune(Serving):
 
     epochs: Annotated[int, Field(ge=1)] = 5
 
-    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
         if context.round < context.rounds:
             return replace(clusters, made=())
         choices = dict.fromkeys(context.clients, after_epochs(self.epochs))
@@ -67,25 +71,34 @@ class Pick(Serving):
     """What has the lowest loss on rows that were held out until then."""
 
     held: Share = 0.2  # of each client's rows, not trained on until models are judged
-    judge: Share = 0.8  # of the rounds, after which they are
+    left: Share = 0.1  # of the rounds, when they are; at least one
     epochs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5)  # of a client's own that are tried
     more_epochs: tuple[Annotated[int, Field(ge=1)], ...] = (20,)  # tried too where the most of those were best
     strength: Annotated[float, Field(ge=0)] = 100.0  # rows of all clients that count beside a client's own
 
     def judged_after(self, context: RoundContext) -> int:
-        return max(round(self.judge * context.rounds), 1)
+        return max(context.rounds - max(round(self.left * context.rounds), 1), 1)
 
     def spare(self, context: RoundContext) -> float:
         return self.held if context.round <= self.judged_after(context) else 0.0
 
-    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+    def before(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Tried]:
+        """The losses of what serves clients now, where models are judged after the round."""
+        if context.round != self.judged_after(context):
+            return {}
+        now = {client: method.served(clusters, client) for client in context.clients}
+        return dict(ask({c: Try(t, (0,), self.held) for c, t in now.items() if not t.through}, phase="serve"))
+
+    def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
         if context.round == self.judged_after(context):
-            clusters = self.judged(method, clusters, context, ask)
+            clusters = self.judged(method, clusters, context, ask, seen or {})
         if 0 < context.round == context.rounds:
             return made(method, clusters, context, ask)
         return replace(clusters, made=())
 
-    def judged(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+    def judged(
+        self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, before: Mapping[str, Tried]
+    ) -> Clusters:
         """With the choice of every client."""
         now = {client: method.served(clusters, client) for client in context.clients}
         now = {client: task for client, task in now.items() if not task.through}  # those cannot be trained further
@@ -96,10 +109,13 @@ class Pick(Serving):
         if not len(told):
             return clusters
         table = losses_of(told, len(names))
+        gained = best_of_all(losses_of(before, 1, told), context)[0] - best_of_all(table, context)[0]
+        to_come = max(float(np.nan_to_num(gained)), 0.0) * (context.rounds - context.round)
         if best_of_all(table, context)[: len(short)].argmin() == len(short) - 1 and long:
             alone = own_epochs(context)
             further = ask({c: Try(now[c], long, self.held, alone=alone) for c in told}, phase="serve")
             table = np.hstack([table, losses_of(further, len(long) + 1, told)])
+            table[:, -1] += to_come
             names += [*map(after_epochs, long), ALONE]
         rows = np.array([answer.n_samples for answer in told.values()], float)
         picked = picks(capped(table, context), rows, self.strength)

@@ -249,7 +249,8 @@ class ClientRuntime:
         """A further training, pulled to what was sent for the first one."""
         centre = before.weights if isinstance(before.weights, np.ndarray) else None
         spare, centre = then.spare or before.spare, then.centre if then.centre is not None else centre
-        return replace(then, upload="nothing", spare=spare, centre=centre)
+        refill = then.refill or before.refill
+        return replace(then, upload="nothing", spare=spare, refill=refill, centre=centre)
 
     def _rows(self, client: str, task: Train | Evaluate | Predict) -> Rows:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
@@ -273,6 +274,8 @@ class ClientRuntime:
         spared = min(max(round(task.spare * len(held.train)), 1), len(held.train) - 1)
         order = stream(self.seed, "spare", client).permutation(len(held.train))
         chosen = order[spared:] if isinstance(task, Train) else order[:spared]
+        if isinstance(task, Train) and task.refill:
+            chosen = np.resize(chosen, len(held.train))  # from the first one on, again
         return held.train[np.sort(chosen)]
 
     def _compose(self, client: str, task: Train | Evaluate | Predict, sent: np.ndarray | None) -> np.ndarray:
@@ -314,7 +317,8 @@ class ClientRuntime:
 
         def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
             longer = self.training.model_copy(update={"local_epochs": epochs})
-            plans = {c: Train(w, training=longer, save="", spare=tasks[c].spare) for c, w in models.items()}
+            how: dict[str, Any] = {"training": longer, "save": "", "refill": True}
+            plans = {client: Train(w, spare=tasks[client].spare, **how) for client, w in models.items()}
             return {c: a.weights for c, a in self._train(plans, round).items() if isinstance(a, Trained)}
 
         now = {client: self._compose(client, one.model, one.model.weights) for client, one in tasks.items()}

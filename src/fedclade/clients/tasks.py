@@ -59,6 +59,7 @@ class Train:
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
+    refill: bool = False  # others are trained on twice in place of those spared, so that training is as long
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
     outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.

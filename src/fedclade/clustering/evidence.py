@@ -14,12 +14,13 @@ in both halves; the noise of the halves is independent, so products of a and b a
    latter leave; 1: members of a cluster do not differ; 0: a cloud. Below `CLEAR`, all stay one cluster.
 5. Of several views that show groups the clearest counts; the others are looked at inside its clusters.
 
-A view may be seen in several *pictures* (shares of labels, which labels are there at all): the first one is tested, the
-clearest one counts.
+A view may be seen in several *pictures* (shares of labels, which labels are there at all): they are tested together,
+and the first counts unless another is much clearer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -32,10 +33,12 @@ ALPHA = 0.02  # the chance to split clients that are alike
 BETA = 0.01  # the chance to cut a cloud further
 CLEAR = 0.2  # from here on clusters are more than pieces of a cloud
 CLEARER = 0.5  # the same inside clusters that another view has shown
+CLEARLY = 0.1  # by which another picture must be clearer than the first
 PRUNE = 0.05  # the chance to look for more clusters where members are alike
 GAIN = 0.02  # by which more clusters must be clearer
 MOST = 50  # clusters
 
+K = TypeVar("K", bound=Hashable)
 Pair = tuple[np.ndarray, np.ndarray]  # the statistics of both halves, (clients, numbers) each
 Layers = Mapping[str, Pair]
 
@@ -44,7 +47,7 @@ Layers = Mapping[str, Pair]
 class View:
     """One thing that clients can differ in."""
 
-    pictures: Mapping[str, Layers]  # the first one is tested
+    pictures: Mapping[str, Layers]
     noise: np.ndarray  # (clients, halves): the variance of the halves' noise, up to a factor
     counts: np.ndarray | None = None  # (clients, classes), where shares of rows are seen: the test is exact then
 
@@ -156,33 +159,31 @@ def _inside(
 def clearest(
     view: View, random: np.random.Generator, level: float, beta: float, n_permutations: int, n_clouds: int
 ) -> Look:
-    """The picture that shows groups most clearly, or the first one; the first one's p-value counts for all."""
-    looks: list[Look] = []
-    p = None if view.counts is None else counts_differ(view.counts, random, n_permutations)
+    """The first picture, unless another shows groups much more clearly; they are tested together."""
+    every = {(picture, name): pair for picture, layers in view.pictures.items() for name, pair in layers.items()}
+    p, z, spread = differ(every, view.noise, random, n_permutations)
+    if view.counts is not None:
+        p = counts_differ(view.counts, random, n_permutations)
+    looks = []
     for picture, layers in view.pictures.items():
-        look = look_at(picture, layers, view.noise, random, level, beta, n_permutations, n_clouds, p)
-        looks.append(look)
-        p = look.p
-        if p > level:
-            break
-    return max(looks, key=lambda look: look.clearness)
+        far, noise = ({name: of[picture, name] for name in layers} for of in (z, spread))
+        looks.append(look_at(picture, layers, p, far, noise, random, level, beta, n_clouds))
+    return max(looks, key=lambda look: look.clearness + CLEARLY * (look is looks[0]))
 
 
 def look_at(
     picture: str,
     layers: Layers,
-    noise: np.ndarray,
+    p: float,
+    z: Mapping[str, float],
+    spread: Mapping[str, float],
     random: np.random.Generator,
     level: float,
     beta: float,
-    n_permutations: int,
     n_clouds: int,
-    known_p: float | None = None,
 ) -> Look:
-    """Steps 1 to 4 for one picture."""
+    """Steps 2 to 4 for one picture."""
     halves = {name: Halves.of(*pair) for name, pair in layers.items()}
-    p, z, spread = differ(layers, noise, random, n_permutations)
-    p = p if known_p is None else known_p
     counts = {name: max(z[name], 0.0) ** 2 / spread[name] if spread[name] > 0 else 0.0 for name in halves}
     counts = counts if any(counts.values()) else dict.fromkeys(halves, 1.0)
     ab, mean = (sum(counts[name] * getattr(one, part) for name, one in halves.items()) for part in ("ab", "mean"))
@@ -204,10 +205,10 @@ def look_at(
         usual = usual or means
         if step is None:
             break
-        # Of all cuts up to there, the first that is about as clear.
+        # Of all cuts up to there, the first that is no less clear than the next.
         cuts = range(k + 1, step.n_clusters + 1)
         clear = {c: min((curve[c] - usual[c]) / max(1 - usual[c], 1e-9), 1.0) for c in cuts}
-        to = next(c for c, value in clear.items() if value >= clear[step.n_clusters] - GAIN)
+        to = next(c for c in cuts if c == step.n_clusters or clear[c] >= clear[c + 1] - GAIN)
         if steps and clear[to] < clearness + GAIN:
             break
         steps, k, clearness = [*steps, replace(step, n_clusters=to)], to, clear[to]
@@ -237,8 +238,8 @@ class Halves:
 
 
 def differ(
-    layers: Layers, noise: np.ndarray, random: np.random.Generator, n: int
-) -> tuple[float, dict[str, float], dict[str, float]]:
+    layers: Mapping[K, Pair], noise: np.ndarray, random: np.random.Generator, n: int
+) -> tuple[float, dict[K, float], dict[K, float]]:
     """The p-value of clients being alike in all layers, how far each layer is from that, and the noise of each."""
     count = 2 * len(noise)
     pairings = np.array([np.arange(count), *(random.permutation(count) for _ in range(n))]).reshape(n + 1, -1, 2)

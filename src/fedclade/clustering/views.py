@@ -2,8 +2,9 @@
 
 - *labels*: the share of each class; or which classes there are at all, for clients that hold the same classes in unlike
   shares may still do well with one model;
-- *features given labels*: how the rows of a class differ from those of everybody. Classes that a client holds count
-  almost alike, so that its shares of them hardly show.
+- *features given labels*: how the rows of a class differ from those of everybody, on average over classes or class by
+  class (clients may call the same things by other names). Classes that a client holds count almost alike, so that its
+  shares of them hardly show.
 """
 
 from collections.abc import Mapping
@@ -56,13 +57,16 @@ class Statistics:
     def features(self, means: Mapping[str, np.ndarray] | None = None) -> View:
         """Beside everybody's means of each class, or given ones."""
         beside, weights = means or self.means(), self.counts / (self.counts + FEW)
-        total = np.maximum(weights.sum(axis=2), 1e-12)[..., None]
-        layers = {}
+        weights = weights / np.maximum(weights.sum(axis=2, keepdims=True), 1e-12)
+        together, each = {}, {}
         for name, sums in self.sums.items():
             apart = sums / np.maximum(self.counts, 1.0)[..., None] - beside[name]
-            layers[name] = _pair(np.einsum("nhc,nhcd->nhd", weights, apart) / total)
-        noise = (weights**2 / np.maximum(self.counts, 1.0)).sum(axis=2) / total[..., 0] ** 2
-        return View({"given labels": layers}, noise)
+            apart *= weights[..., None]
+            together[name] = _pair(apart.sum(axis=2))
+            each[name] = _pair(apart.reshape(*apart.shape[:2], -1))
+        noise = (weights**2 / np.maximum(self.counts, 1.0)).sum(axis=2)
+        pictures = {"all classes": together, "class by class": each} if self.counts.shape[2] > 1 else {"rows": together}
+        return View(pictures, noise)
 
     def views(self) -> dict[str, View]:
         views = {"features": self.features()}

@@ -20,6 +20,7 @@ from fedclade.clients.tasks import Describe
 from fedclade.clustering.evidence import Evidence, find_groups
 from fedclade.clustering.views import Statistics, is_told_enough, positions
 from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
+from fedclade.models.weights import average
 
 Told = Mapping[str, np.ndarray]
 ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member
@@ -51,6 +52,7 @@ class Clade(Method):
 
     size: Count = 64  # numbers of a sketch
     senders: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of those who take part that trains and sends
+    share_body: bool = True  # where only labels differ, clusters share all layers but the last
     look_again: Annotated[float, Field(gt=0)] = 0.1  # when so many of all clients are new or have changed
     patience: Count = 5  # rounds between two looks
 
@@ -67,7 +69,30 @@ class Clade(Method):
         if self.is_time_to_look(clusters, context):
             here = {c: told for c, told in clusters.state.told.items() if c in clusters.cluster_of}
             clusters = self.looked(clusters, here, context, ask)
-        return self.trained(clusters, self.sending(clusters, context), ask)
+        senders = self.sending(clusters, context)
+        trained = self.trained(clusters, senders, ask)
+        return self.sharing(trained, senders, context, ask) if self.is_body_shared(clusters) else trained
+
+    def is_body_shared(self, clusters: Clusters) -> bool:
+        """Where labels alone differ, rows of a class look the same everywhere: only the last layer need differ."""
+        return self.share_body and clusters.state is not None and clusters.state.views == ("labels",)
+
+    def sharing(self, clusters: Clusters, senders: list[str], context: RoundContext, ask: Ask) -> Clusters:
+        """All layers but the last become the mean of all clusters', by the rows they were trained on."""
+        rows = dict.fromkeys(clusters.members, 0)
+        for client in senders:
+            if client in ask.trained:
+                rows[clusters.cluster_of[client]] += ask.trained[client].n_samples
+        heard = [cluster for cluster, count in rows.items() if count]
+        if not heard:
+            return clusters
+        mean = average((clusters.models[cluster] for cluster in heard), [rows[cluster] for cluster in heard])
+        head = context.layout.select("head")
+        models = {}
+        for cluster, model in clusters.models.items():
+            models[cluster] = mean.copy()
+            models[cluster][head] = model[head]
+        return replace(clusters, models=models)
 
     def sending(self, clusters: Clusters, context: RoundContext) -> list[str]:
         """Who trains: of each cluster the same share of those who take part, at least one."""
@@ -130,6 +155,8 @@ class Clade(Method):
 
     def placed(self, clusters: Clusters, told: Mapping[str, Told]) -> dict[str, Placement]:
         known: Known = clusters.state
+        if not told:
+            return {}
         if not known.views or len(clusters.models) == 1:
             only = clusters.largest if clusters.members else next(iter(clusters.models))
             return {client: Placement(only, {}, "there is one model") for client in told}
