@@ -27,6 +27,7 @@ from fedclade.models.weights import average
 
 SERVED = "served"  # the slot of a client's memory that holds what was made for it
 AS_IT_IS, ROOT, ALONE = "as it is", "mean of all", "alone"  # choices; others say how many epochs
+TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0)  # the best one of each candidate counts: being too sure is no fault here
 LONGEST_ALONE = 50  # epochs of a model of the client's own
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -72,8 +73,7 @@ class Pick(Serving):
 
     held: Share = 0.2  # of each client's rows, not trained on until models are judged
     left: Share = 0.1  # of the rounds, when they are; at least one
-    epochs: tuple[Annotated[int, Field(ge=1)], ...] = (1, 5)  # of a client's own that are tried
-    more_epochs: tuple[Annotated[int, Field(ge=1)], ...] = (20,)  # tried too where the most of those were best
+    epochs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 20)  # of a client's own that are tried
     strength: Annotated[float, Field(ge=0)] = 100.0  # rows of all clients that count beside a client's own
 
     def judged_after(self, context: RoundContext) -> int:
@@ -87,7 +87,8 @@ class Pick(Serving):
         if context.round != self.judged_after(context):
             return {}
         now = {client: method.served(clusters, client) for client in context.clients}
-        return dict(ask({c: Try(t, (0,), self.held) for c, t in now.items() if not t.through}, phase="serve"))
+        tasks = {c: Try(t, (0,), self.held, temperatures=TEMPERATURES) for c, t in now.items() if not t.through}
+        return dict(ask(tasks, phase="serve"))
 
     def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
         if context.round == self.judged_after(context):
@@ -103,20 +104,19 @@ class Pick(Serving):
         now = {client: method.served(clusters, client) for client in context.clients}
         now = {client: task for client, task in now.items() if not task.through}  # those cannot be trained further
         others = (root_of(clusters),) if len(clusters.members) > 1 else ()
-        short, long = (0, *sorted(set(self.epochs))), tuple(sorted(set(self.more_epochs)))
-        names = [AS_IT_IS, *map(after_epochs, short[1:]), *([ROOT] if others else [])]
-        told = ask({c: Try(task, short, self.held, others) for c, task in now.items()}, phase="serve")
+        epochs = (0, *sorted(set(self.epochs)))
+        names = [AS_IT_IS, *map(after_epochs, epochs[1:]), *([ROOT] if others else [])]
+        heat: Any = {"temperatures": TEMPERATURES}
+        told = ask({c: Try(task, epochs, self.held, others, **heat) for c, task in now.items()}, phase="serve")
         if not len(told):
             return clusters
         table = losses_of(told, len(names))
-        gained = best_of_all(losses_of(before, 1, told), context)[0] - best_of_all(table, context)[0]
-        to_come = max(float(np.nan_to_num(gained)), 0.0) * (context.rounds - context.round)
-        if best_of_all(table, context)[: len(short)].argmin() == len(short) - 1 and long:
-            alone = own_epochs(context)
-            further = ask({c: Try(now[c], long, self.held, alone=alone) for c in told}, phase="serve")
-            table = np.hstack([table, losses_of(further, len(long) + 1, told)])
-            table[:, -1] += to_come
-            names += [*map(after_epochs, long), ALONE]
+        if best_of_all(table, context)[: len(epochs)].argmin() == len(epochs) - 1:  # then perhaps without the others
+            alone = ask({c: Try(now[c], (), self.held, alone=own_epochs(context), **heat) for c in told}, phase="serve")
+            gained = best_of_all(losses_of(before, 1, told), context)[0] - best_of_all(table, context)[0]
+            to_come = max(float(np.nan_to_num(gained)), 0.0) * (context.rounds - context.round)
+            table = np.hstack([table, losses_of(alone, 1, told) + to_come])
+            names.append(ALONE)
         rows = np.array([answer.n_samples for answer in told.values()], float)
         picked = picks(capped(table, context), rows, self.strength)
         choices = {client: names[place] for client, place in zip(told, picked, strict=True)}
@@ -143,9 +143,11 @@ def root_of(clusters: Clusters) -> np.ndarray:
 
 
 def losses_of(told: Mapping[str, Tried], n: int, of: Any = None) -> np.ndarray:
-    """(clients, candidates); not a number where somebody did not answer."""
-    nothing = np.full(n, np.nan)
-    return np.stack([told[c].losses if c in told else nothing for c in (told if of is None else of)]).astype(float)
+    """(clients, candidates), each at the temperature that suits it best; not a number where nobody answered."""
+    nothing = np.full((n, len(TEMPERATURES)), np.nan)
+    table = np.stack([told[c].losses if c in told else nothing for c in (told if of is None else of)]).astype(float)
+    best = np.where(np.isnan(table), 0.0, table).sum(axis=0).argmin(axis=1)
+    return np.asarray(table[:, np.arange(n), best])
 
 
 def capped(table: np.ndarray, context: RoundContext) -> np.ndarray:

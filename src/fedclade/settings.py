@@ -27,7 +27,7 @@ from fedclade.methods import Method, method_class, name_of
 from fedclade.serving import SERVINGS, Serving, serving_of
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "clade"
 
 
 def cores() -> int:

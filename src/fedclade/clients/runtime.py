@@ -308,12 +308,12 @@ class ClientRuntime:
     def _try(self, tasks: Mapping[str, Try], round: int) -> dict[str, Answer | Failure]:
         """Let clients train models on the rows they do not spare, and judge them by those they do."""
         task = next(iter(tasks.values()))
-        seen: dict[str, list[float]] = {client: [] for client in tasks}
+        seen: dict[str, list[list[float]]] = {client: [] for client in tasks}
 
         def judge(models: Mapping[str, np.ndarray]) -> None:
             for client, weights in models.items():
                 rows = Rows(self.x, self.y, self._spared(client, tasks[client].spare))
-                seen[client].append(float(losses(self.network(client), weights, rows)[0].mean(dtype=np.float64)))
+                seen[client].append(cooled_losses(self.network(client), weights, rows, tasks[client].temperatures))
 
         def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
             longer = self.training.model_copy(update={"local_epochs": epochs})
@@ -404,6 +404,16 @@ def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
     finally:
         hook.remove()
     return torch.cat(caught).float().cpu().numpy()
+
+
+def cooled_losses(network: Built, weights: np.ndarray, rows: Rows, temperatures: Sequence[float]) -> list[float]:
+    """The mean loss at each temperature; where outputs are no logits, they are left as they are."""
+    found, objective = outputs(network, weights, rows), network.objective
+    means = []
+    for heat in temperatures if objective.is_cross_entropy else [1.0] * len(temperatures):
+        each = [objective.losses(out / heat, rows.y[p]) for p, out in zip(rows.chunks(), found, strict=True)]
+        means.append(float(torch.cat(each).double().mean()))
+    return means
 
 
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -117,6 +117,7 @@ class Try:
     spare: float  # the share of the client's training rows by which models are judged
     others: tuple[np.ndarray, ...] = ()  # judged as they are
     alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
+    temperatures: tuple[float, ...] = (1.0,)  # by which outputs are divided first: training makes models too sure
 
 
 @travels
@@ -156,7 +157,7 @@ class Predicted:
 @travels
 @dataclass(frozen=True)
 class Tried:
-    losses: np.ndarray  # float32: after each number of epochs, of the others, of the one alone
+    losses: np.ndarray  # float32 (models, temperatures): after each number of epochs, of the others, of the one alone
     n_samples: int
 
 
