@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, deploying, place, reporting, reproducing, runs
+from fedclade.cli import benchmarking, catalogues, comparing, data, demo, deploying, place, reporting, reproducing, runs
 from fedclade.cli.errors import OneLineErrors
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command()(place.place)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)
+app.command()(benchmarking.benchmark)
 app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)
