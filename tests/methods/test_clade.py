@@ -97,3 +97,24 @@ def test_who_has_one_row_waits_in_the_largest_cluster(tmp_path: Path) -> None:
 def test_settings_say_what_they_are() -> None:
     assert Clade().senders == 1.0
     assert Clade.serving == "pick"
+
+
+def test_newcomers_without_labels_are_placed_by_their_rows(tmp_path: Path) -> None:
+    """The rows of two groups lie elsewhere; the newcomers' labels are never seen."""
+    from fedclade.newcomers import place_unlabelled
+
+    everybody = planted(n_clients=14, n_groups=2, rows=60)
+    x = everybody.x.copy()
+    for client in everybody.clients:
+        rows = np.concatenate([client.train, client.test])
+        x[rows] += 3.0 * (client.group == 1)
+    members = Federation(x, everybody.y, everybody.clients[:12], everybody.classes, "own", "own")
+    result = run(members, tmp_path, rounds=2)
+    assert result.summary["clusters"]["ari"] == 1.0
+    strange = x[everybody.clients[12].train] * 5 - 20
+    placed = place_unlabelled(result.path, {c.name: x[c.train] for c in everybody.clients[12:]} | {"strange": strange})
+    homes = {client: cluster for cluster, part in result.clusters.items() for client in part}
+    for client in everybody.clients[12:]:
+        assert placed[client.name].cluster == homes[f"c{client.group}"]
+        assert placed[client.name].confidence > 0.3
+    assert placed["strange"].cluster is None

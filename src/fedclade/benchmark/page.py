@@ -39,11 +39,11 @@ def overall(table: "pd.DataFrame") -> str:
     means = table.groupby("method")[["accuracy", "worst tenth", "seconds"]].mean()
     sent = sent_share(table)
     rows = [["method", "mean rank", "rank of the worst tenth", "accuracy", "worst tenth", "bytes up / FedAvg's", "s"]]
-    for method, rank in ranks.items():
+    for method, rank in {str(name): float(value) for name, value in ranks.items()}.items():
         mean = means.loc[method]
         share = f"{sent[method]:.2f}" if method in sent else "-"
         numbers = [f"{100 * mean['accuracy']:.1f}", f"{100 * mean['worst tenth']:.1f}", share, f"{mean['seconds']:.0f}"]
-        rows.append([str(method), f"{rank:.1f}", f"{worst[method]:.1f}", *numbers])
+        rows.append([method, f"{rank:.1f}", f"{worst[method]:.1f}", *numbers])
     note = f"Mean ranks that differ by less than {least:.1f} are not told apart (Nemenyi's test at 5 %)."
     return f"{to_markdown(rows)}\n\n{note}"
 
@@ -59,11 +59,12 @@ def by_setting(part: "pd.DataFrame") -> str:
     means = part.groupby("method")[["accuracy", "worst tenth", "up MB", "clusters", "ARI", "seconds"]].mean()
     spread = part.groupby("method")["accuracy"].std(ddof=0)
     rows = [["method", "accuracy", "worst tenth", "clusters", "ARI", "up MB", "s"]]
-    for method, mean in means.sort_values("accuracy", ascending=False).iterrows():
+    for method in map(str, means.sort_values("accuracy", ascending=False).index):
+        mean = means.loc[method]
         ari = "-" if mean["ARI"] != mean["ARI"] else f"{mean['ARI']:.2f}"
         accuracy = f"{100 * mean['accuracy']:.1f} ± {100 * spread[method]:.1f}"
         numbers = [f"{mean['clusters']:.1f}", ari, f"{mean['up MB']:.1f}", f"{mean['seconds']:.0f}"]
-        rows.append([str(method), accuracy, f"{100 * mean['worst tenth']:.1f}", *numbers])
+        rows.append([method, accuracy, f"{100 * mean['worst tenth']:.1f}", *numbers])
     return to_markdown(rows)
 
 

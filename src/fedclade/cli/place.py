@@ -1,5 +1,6 @@
 """`fedclade place`: where new clients belong in a run that has ended."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,21 +25,30 @@ def place(
         str | None,
         typer.Option("--model", help="What newcomers train, where they may choose (fedstack).  [the run's, by turns]"),
     ] = None,
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="The newcomers have no labels: folder:PATH holds .npy or .npz of rows.")
+    ] = False,
     data_dir: options.DataDir = None,
 ) -> None:
     """Say which cluster new clients join, and why, and give each that cluster's model."""
     from fedclade.newcomers import place as place_newcomers
+    from fedclade.newcomers import place_unlabelled, unlabelled_rows
 
-    placed = place_newcomers(
-        folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model
-    )
+    if unlabelled:
+        placed = place_unlabelled(folder, unlabelled_rows(Path(data.removeprefix("folder:"))))
+    else:
+        placed = place_newcomers(
+            folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model
+        )
     console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})
     few = len(clusters) <= MOST_COLUMNS
     columns = [f"to {cluster}" for cluster in clusters] if few else ["nearest", "second", "third"]
+    is_sure = any(one.confidence is not None for one in placed.values())
     table = make_table(
         "newcomer",
         "cluster",
+        *(["confidence"] if is_sure else []),
         *columns,
         "accuracy",
         "personalised",
@@ -48,11 +58,13 @@ def place(
         far = {k: f"{one.distances[k]:.4g}" for k in sorted(one.distances, key=lambda k: (one.distances[k], k))}
         cells = [far.get(k, "-") for k in clusters] if few else [f"{k}: {distance}" for k, distance in far.items()][:3]
         home = "a new one" if one.cluster is None else str(one.cluster)
-        table.add_row(name, home, *cells, share(one.accuracy), share(one.accuracy_personalised))
+        sure = [share(one.confidence)] if is_sure else []
+        table.add_row(name, home, *sure, *cells, share(one.accuracy), share(one.accuracy_personalised))
     console.print(table)
     where = "columns `to N`" if few else f"next columns (the nearest three of {len(clusters)} clusters)"
     why = f"The {where} hold the {first.measure}; the smallest decides" if clusters else first.measure.capitalize()
     if first.limit is not None:
         why += f", and whoever is beyond {first.limit:.4g} from all founds a cluster"
     console.print(f"{why}.", soft_wrap=True)
-    console.print(f"The models and this table lie in {folder / 'placements'}", soft_wrap=True)
+    if not unlabelled:
+        console.print(f"The models and this table lie in {folder / 'placements'}", soft_wrap=True)

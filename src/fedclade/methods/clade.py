@@ -161,14 +161,42 @@ class Clade(Method):
             only = clusters.largest if clusters.members else next(iter(clusters.models))
             return {client: Placement(only, {}, "there is one model") for client in told}
         far, limit, members = distances(clusters, known, told)
-        placements = {}
-        for row, client in zip(far, told, strict=True):
-            near = dict(zip(members, row.tolist(), strict=True))
-            order = sorted(near.values())
-            fits = order[0] <= limit
-            sure = 1 - order[0] / max(order[1], 1e-12) if len(order) > 1 else None
-            placements[client] = Placement(nearest(near) if fits else None, near, "distance of statistics", limit, sure)
-        return placements
+        return {
+            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of statistics", limit)
+            for row, client in zip(far, told, strict=True)
+        }
+
+    def place_unlabelled(
+        self, clusters: Clusters, rows: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> dict[str, Placement]:
+        """By the mean of rows and of what the initial model makes of them, which need no labels.
+
+        `rows` holds these sketches of each newcomer's rows, (rows, numbers) by layer.
+        """
+        known: Known | None = clusters.state
+        if known is None or not known.views or len(clusters.models) == 1:
+            only = clusters.largest if clusters.members else next(iter(clusters.models))
+            return {client: Placement(only, {}, "there is one model") for client in rows}
+        homes = clusters.cluster_of
+        clients = [client for client in known.told if client in homes]
+        means = Statistics.of([known.told[client] for client in clients]).rows_alone()
+        members = sorted({homes[client] for client in clients})
+        inside = np.array([members.index(homes[client]) for client in clients])
+        squares, at_home = np.zeros((len(rows), len(members))), np.zeros(len(clients))
+        for layer, points in means.items():
+            centres = np.stack([points[inside == place].mean(axis=0) for place in range(len(members))])
+            apart = ((points - centres[inside]) ** 2).sum(axis=1)
+            between = ((centres - centres.mean(axis=0)) ** 2).sum(axis=1).mean()
+            # A layer counts by how much farther apart clusters are in it than their members.
+            weight = between / max(float(apart.mean()), 1e-12) / max(float(between), 1e-12)
+            theirs = np.stack([np.asarray(of[layer], np.float64).mean(axis=0) for of in rows.values()])
+            squares += weight * ((theirs[:, None] - centres) ** 2).sum(axis=2)
+            at_home += weight * apart
+        limit = ROOM * float(np.sqrt(at_home.max()))
+        return {
+            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of rows without labels", limit)
+            for client, row in zip(rows, np.sqrt(squares), strict=True)
+        }
 
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Newcomers tell what everybody told, which counts when clusters are looked at again."""
@@ -191,6 +219,13 @@ class Clade(Method):
         state = replace(known, told={**known.told, **enough}, newcomers=known.newcomers + len(enough))
         unassigned = tuple(sorted({*clusters.unassigned, *new} - set(told)))  # who has one row stays where it is
         return replace(clusters, unassigned=unassigned, state=state)
+
+
+def placement(near: Mapping[int, float], measure: str, limit: float) -> Placement:
+    """In the nearest cluster, unless that is beyond the limit; sure by how much farther the next one is."""
+    order = sorted(near.values())
+    sure = 1 - order[0] / max(order[1], 1e-12) if len(order) > 1 else None
+    return Placement(nearest(near) if order[0] <= limit else None, near, measure, limit, sure)
 
 
 def most_common(values: Iterable[int]) -> int:
