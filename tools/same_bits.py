@@ -152,7 +152,7 @@ def record(path: Path) -> None:
                 out = place / f"{engine}-{name}"
                 result = api.run("digits", workers=workers, engine=engine, out=out, **given)
                 keep(f"{engine}-2/{name}", fingerprint(result.path) + served(result))
-        for model in ("digits-cnn", "resnet9"):  # pictures: convolutions, batched and client by client
+        for model in ("digits-cnn", "resnet9-gn"):  # pictures: convolutions, batched and client by client
             for size in (10, 64):
                 try:
                     given = settings_of("fedavg", 1.0) | {"training": {**TRAINING, "batch_size": size}}

@@ -180,6 +180,7 @@ class Ask:
         self.ledger: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
         self.trained: dict[str, Trained] = {}  # without weights
+        self.trained_to_serve: set[str] = set()  # whose training was not for a comparison only
         self.answered: set[str] = set()
         self.asked: set[str] = set()
         self.records: dict[str, Any] = {}
@@ -356,6 +357,8 @@ class Ask:
         self._enter(client, phase, "up", pack(answer, layout).nbytes)
         if isinstance(answer, Trained):
             self.trained[client] = replace(answer, weights=NOTHING)
+            if phase == "train":
+                self.trained_to_serve.add(client)
 
     def _enter(self, client: str, phase: str, direction: str, size: int) -> None:
         self.ledger.append(

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from fedclade.rounds import Progress
 
 PLAIN_WIDTH = 160  # of what goes to a file or another program
+WIDE = 100  # columns of a terminal that has room for the traffic beside the progress of a run
 LARGEST_GRID = 12  # clusters or groups that a who-is-where table shows
 
 
-def make_console() -> Console:
-    """Standard output, on which text is just text: a client may be called `[red]` or `:smile:`."""
-    measured = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(markup=False, highlight=False, emoji=False, width=None if measured else PLAIN_WIDTH)
+def make_console(stderr: bool = False) -> Console:
+    """Standard output, on which text is just text: a client may be called `[red]` or `:smile:`. Progress: stderr."""
+    measured = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    width = None if measured else PLAIN_WIDTH
+    return Console(markup=False, highlight=False, emoji=False, width=width, stderr=stderr)
 
 
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -116,6 +118,8 @@ class RoundsDisplay:
             f"up {size_in_words(progress.bytes_up)}",
             f"down {size_in_words(progress.bytes_down)}",
         ]
+        if self.bar is not None and self.console.width < WIDE:
+            facts = facts[:3]  # so that the time left is seen
         return "  ".join([*facts, f"failures {self.failures}"] if self.failures else facts)
 
 

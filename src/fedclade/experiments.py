@@ -42,3 +42,9 @@ def how_they_differ(runs: Sequence[Result]) -> str:
     """`rounds (30, 3) and split (iid, natural)`; nothing where all are of one experiment."""
     differing = differences([conditions(run) for run in runs])
     return " and ".join(f"{name} ({', '.join(values)})" for name, values in differing.items())
+
+
+def trained_by_all(runs: Sequence[Result]) -> frozenset[str]:
+    """The clients whose locally trained models can be compared: those that each run has trained, if it trains any."""
+    trained = [frozenset(run.last("accuracy_local").index) for run in runs]
+    return frozenset.intersection(*filter(None, trained)) if any(trained) else frozenset()

@@ -79,7 +79,7 @@ class Loop:
         )
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
-        self.has_trained: set[str] = set()  # only they have a locally trained model
+        self.has_trained: set[str] = set()  # only their locally trained models count: others were for comparison
         self.has_answered: set[str] = set()
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         self.bad_rounds = 0
@@ -246,7 +246,7 @@ class Loop:
     def _close_round(
         self, number: int, clusters: Clusters, measured: bool, local: bool, began: tuple[float, float]
     ) -> None:
-        self.has_trained |= set(self.ask.trained)
+        self.has_trained |= self.ask.trained_to_serve
         self.has_answered |= self.ask.answered
         asked, answered = len(self.ask.asked), len(self.ask.answered)
         self.failed_most = asked > 0 and 2 * answered < asked

@@ -5,8 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedclade.clustering.automatic import choose_partition, most_clusters, principal_axes, separation, silhouettes
-from fedclade.clustering.hierarchy import LINKAGES, agglomerate
+from fedclade.clustering.automatic import (
+    ROUGHLY,
+    choose_partition,
+    most_clusters,
+    principal_axes,
+    rough_separation,
+    separation,
+    silhouettes,
+    totals,
+)
+from fedclade.clustering.hierarchy import LINKAGES, agglomerate, linkage_tree, sweep
 from fedclade.clustering.labels import in_order
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.errors import FedcladeError
@@ -95,15 +104,42 @@ def test_any_partitions_can_be_offered():
     assert (choose_partition(distances, [wrong, truth, np.arange(20)]) == truth).all()
     assert not choose_partition(distances, [wrong]).any()
     assert not choose_partition(distances, []).any()
-    assert [most_clusters(n) for n in (1, 3, 4, 20, 1000)] == [1, 1, 2, 10, 50]
+    assert [most_clusters(n) for n in (1, 3, 4, 20, 1000, 2000, 10**6)] == [1, 1, 2, 10, 50, 100, 200]
+
+
+@pytest.mark.parametrize("groups", [1, 3, 80])
+def test_which_of_many_clients_are_looked_at_does_not_matter(groups):
+    rows, truth = federation(5, groups, clients=1600, width=100)
+    distances = distance_matrix(rows)
+    cuts = [level.labels for level in sweep(linkage_tree(distances), most_clusters(1600))]
+    samples = [np.random.default_rng(seed).permutation(1600)[:1000] for seed in range(3)]
+    for looked_at in [None, np.arange(1600), *samples]:
+        assert (choose_partition(distances, cuts, looked_at) == truth).all()
+
+
+def test_the_axes_of_many_clients_are_those_that_matter():
+    rows, _ = federation(6, 5, clients=1200, width=60, apart=30.0)
+    centred = rows - rows.mean(axis=0)
+    lengths = np.linalg.svd(centred, compute_uv=False)[:4]  # along which the groups differ
+    np.testing.assert_allclose(np.linalg.norm(principal_axes(distance_matrix(rows), 4), axis=1), lengths, rtol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 9])
+def test_the_rough_separation_is_near_the_exact_one(groups):
+    for seed in range(5):
+        rows, _ = federation(seed, groups, clients=90, width=30, apart=6.0)
+        for labels in [level.labels for level in sweep(linkage_tree(distance_matrix(rows)), 20)][1:]:
+            exact = separation(distance_matrix(rows), labels)
+            assert abs(rough_separation(rows, labels) - exact) < ROUGHLY / 2
 
 
 def test_silhouettes_by_hand():
     line = np.array([0.0, 1.0, 4.0, 10.0])
-    values = silhouettes(np.abs(line[:, None] - line), np.array([0, 0, 1, 2]))
+    labels = np.array([0, 0, 1, 2])
+    values = silhouettes(totals(np.abs(line[:, None] - line), labels), labels)
     np.testing.assert_allclose(values, [1 - 1 / 4, 1 - 1 / 3, 0, 0])
     assert separation(np.abs(line[:, None] - line), np.array([0, 0, 1, 2])) == pytest.approx(values[:2].mean() / 3)
-    assert not silhouettes(np.zeros((4, 4)), np.array([0, 0, 1, 1])).any()
+    assert not silhouettes(np.zeros((4, 2)), np.array([0, 0, 1, 1])).any()
 
 
 def test_principal_axes_keep_the_distances():

@@ -215,7 +215,7 @@ def test_predictions_labels_and_last_layers_travel_once(mixed: fedclade.Result) 
     for name in federation.names:
         rows = len(federation[name].train)
         sent = ledger[ledger["client"] == name].set_index("phase")["bytes"].to_dict()
-        assert travelled([sent["cluster"]]) == HEAD
+        assert travelled([sent["train"]]) == HEAD
         assert travelled([sent["stack"]]) == rows * (4 + 0.5)
 
 

@@ -8,16 +8,25 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import benchmarking, catalogues, comparing, data, demo, deploying, place, reporting, reproducing, runs
-from fedclade.cli.errors import OneLineErrors
+from fedclade.cli import (
+    benchmarking,
+    catalogues,
+    comparing,
+    data,
+    demo,
+    deploying,
+    listing,
+    place,
+    reporting,
+    reproducing,
+    runs,
+)
+from fedclade.cli.commands import Commands
 
-app = typer.Typer(
+app = Commands(
     name="fedclade",
-    cls=OneLineErrors,
     help="Finds the groups hidden in a federation of clients with unlike data and trains one model for each group.",
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 
@@ -42,6 +51,8 @@ app.command()(demo.demo)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
+app.command("runs")(listing.list_runs)
+app.command()(listing.config)
 app.command()(place.place)
 app.command()(reporting.report)
 app.command()(reporting.watch)

@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import OneLineErrors
+from fedclade.cli.commands import Commands
+from fedclade.cli.machine import print_json
 from fedclade.display import make_console, make_table, size_in_words
 from fedclade.errors import FedcladeError, listed
 
 if TYPE_CHECKING:
     from fedclade.data import DataOptions
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Data sets: which there are, getting and checking them, and who holds what.",
-    rich_markup_mode=None,
-)
+app = Commands(help="Data sets: which there are, getting and checking them, and who holds what.")
 
 CARRIED_BY = {"sklearn": "comes with scikit-learn", "fedclade": "made when asked for"}
 
@@ -31,18 +28,23 @@ def _start(context: typer.Context) -> None:
 
 
 @app.command("list")
-def list_all(data_dir: options.DataDir = None) -> None:
+def list_all(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the data sets, and where on this machine they lie."""
     from fedclade.data.sources import find, sources
 
     table = make_table("name", "what it is", "licence", "found in")
+    listed = []
     for name, source in sources().items():
         try:
             place = CARRIED_BY.get(source.package) or str(find(name, data_dir))
         except FedcladeError:
             place = "missing"
+        listed.append({"name": name, "description": source.description, "licence": source.licence, "found": place})
         forms = "".join(f"; also {name}:{form}" for form in source.forms)
         table.add_row(name, source.description + forms, source.licence, place)
+    if json:
+        print_json(listed)
+        return
     console = make_console()
     console.print(table)
     console.print(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
+from fedclade.cli.machine import print_json
 from fedclade.display import make_console, make_table, share
 
 MOST_COLUMNS = 8  # a terminal is as wide as that; of more clusters only the nearest are shown
@@ -29,6 +30,7 @@ def place(
         bool, typer.Option("--unlabelled", help="The newcomers have no labels: folder:PATH holds .npy or .npz of rows.")
     ] = False,
     data_dir: options.DataDir = None,
+    json: options.Json = False,
 ) -> None:
     """Say which cluster new clients join, and why, and give each that cluster's model."""
     from fedclade.newcomers import place as place_newcomers
@@ -40,6 +42,9 @@ def place(
         placed = place_newcomers(
             folder, data, split=split, clients=clients, personalise=personalise, data_dir=data_dir, model=model
         )
+    if json:
+        print_json({name: {k: v for k, v in vars(one).items() if k != "weights"} for name, one in placed.items()})
+        return
     console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})
     few = len(clusters) <= MOST_COLUMNS

@@ -20,9 +20,10 @@ from fedclade.files import unwritable
 NAME = "memory.sqlite"
 TABLE = """
 create table if not exists slots (
-    client text, slot text, round integer, checksum integer, vector blob, primary key (client, slot, round)
-) without rowid
+    client text, slot text, round integer, checksum integer, vector blob, unique (client, slot, round)
+)
 """
+PAGE = 16384  # bytes: a vector takes a few pages, not dozens
 PATIENCE = 60.0  # seconds to wait for another worker that writes
 Known = dict[str, dict[str, int]]  # by slot and client the checksum of what is kept
 
@@ -59,6 +60,7 @@ class Memory:
             return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
         self.folder.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        database.execute(f"pragma page_size = {PAGE}")
         database.execute("pragma journal_mode = wal")  # whole after a power cut, durable after `flush`
         database.execute("pragma synchronous = normal")
         database.execute(TABLE)

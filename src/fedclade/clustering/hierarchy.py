@@ -36,12 +36,16 @@ class Tree:
 
     def labels_after(self, n_merges: int) -> np.ndarray:
         """The partition when the first `n_merges` merges are done."""
+        return in_order(self.nodes_after(n_merges))
+
+    def nodes_after(self, n_merges: int) -> np.ndarray:
+        """The node of the tree that each client is in when the first `n_merges` merges are done."""
         root = list(range(2 * self.n_clients - 1))
         pairs = self.merges[:n_merges, :2].astype(np.int64).tolist()
         for step in reversed(range(n_merges)):
             for node in pairs[step]:
                 root[node] = root[self.n_clients + step]
-        return in_order(root[: self.n_clients])
+        return np.array(root[: self.n_clients])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +58,10 @@ class Cut:
     below: float
 
 
-def linkage_tree(distances: np.ndarray, linkage: str = "average", metric: str = "euclidean") -> Tree:
-    """The tree of merges of a distance matrix.
+def linkage_tree(
+    distances: np.ndarray, linkage: str = "average", metric: str = "euclidean", sizes: np.ndarray | None = None
+) -> Tree:
+    """The tree of merges of a distance matrix; `sizes`: how many clients each row stands for, if not one.
 
     `average` is UPGMA (every client counts the same), `weighted` is WPGMA (the two merged clusters count the same, as
     in PACFL's code), `ward` has a meaning for Euclidean distances only. To start from given groups instead of single
@@ -68,24 +74,39 @@ def linkage_tree(distances: np.ndarray, linkage: str = "average", metric: str = 
     apart = _checked(distances)
     count = len(apart)
     np.fill_diagonal(apart, np.inf)
-    sizes, nodes = np.ones(count), np.arange(count)
-    nearest = apart.min(axis=1)
+    weights, nodes, leaves = (
+        np.ones(count) if sizes is None else np.array(sizes, float),
+        np.arange(count),
+        np.ones(count),
+    )
+    nearest = apart.min(
+        axis=1
+    )  # or less: merging moves clusters apart, and a row is looked at again when its turn comes
     merges = np.empty((count - 1, 4))
     for step in range(count - 1):
-        a = int(np.argmin(nearest))  # the first of equals; a cluster sits at the place of its smallest client
-        b = int(np.argmin(apart[a]))
-        merges[step] = *sorted((nodes[a], nodes[b])), apart[a, b], sizes[a] + sizes[b]
-        stale = np.isfinite(nearest) & ((apart[a] <= nearest) | (apart[b] <= nearest))
-        row = _merged(linkage, apart[a], apart[b], sizes[a], sizes[b], sizes, apart[a, b])
+        a, b = _nearest_pair(apart, nearest)
+        merges[step] = *sorted((nodes[a], nodes[b])), apart[a, b], leaves[a] + leaves[b]
+        row = _merged(linkage, apart[a], apart[b], weights[a], weights[b], weights, apart[a, b])
         row[[a, b]] = np.inf
-        apart[a], apart[:, a], apart[b], apart[:, b] = row, row, np.inf, np.inf
-        sizes[a], nodes[a] = sizes[a] + sizes[b], count + step
-        nearest = np.minimum(nearest, row)
-        nearest[stale] = apart[stale].min(axis=1)
+        apart[a], apart[:, a], apart[:, b] = row, row, np.inf
+        nodes[a] = count + step
+        weights[a] += weights[b]
+        leaves[a] += leaves[b]
+        np.minimum(nearest, row, out=nearest)
         nearest[[a, b]] = row.min(), np.inf
     if count > 1:
         merges[:, 2] = np.maximum.accumulate(merges[:, 2])  # rounding may swap merges of one height
     return Tree(merges, linkage)
+
+
+def _nearest_pair(apart: np.ndarray, nearest: np.ndarray) -> tuple[int, int]:
+    """The first of equals; a cluster sits at the place of its smallest client."""
+    while True:
+        a = int(np.argmin(nearest))
+        b = int(np.argmin(apart[a]))
+        if apart[a, b] <= nearest[a]:
+            return a, b
+        nearest[a] = apart[a, b]
 
 
 def _merged(
@@ -143,14 +164,18 @@ def cut(tree: Tree, *, threshold: float | None = None, n_clusters: int | None = 
 def sweep(tree: Tree, most: int | None = None) -> list[Cut]:
     """Every cut of the tree from 1 to `most` (default all clients) clusters; merges of equal height are one step."""
     heights, count = tree.heights, tree.n_clients
+    most = min(most or count, count)
+    node = tree.nodes_after(count - most)  # in which every client is: one more merge is a step from cut to cut
     cuts = []
-    for n_clusters in range(1, min(most or count, count) + 1):
+    for n_clusters in range(most, 0, -1):
         n_merges = count - n_clusters
         threshold = float(heights[n_merges - 1]) if n_merges else 0.0
         below = float(heights[n_merges]) if n_merges < len(heights) else float("inf")
         if below > threshold * SAME_HEIGHT:
-            cuts.append(Cut(tree.labels_after(n_merges), n_clusters, threshold, below))
-    return cuts
+            cuts.append(Cut(in_order(node), n_clusters, threshold, below))
+        if n_merges < len(heights):
+            node[np.isin(node, tree.merges[n_merges, :2])] = count + n_merges
+    return cuts[::-1]
 
 
 def agglomerate(

@@ -77,12 +77,14 @@ def _euclidean(rows: np.ndarray) -> np.ndarray:
     different = rows[np.unique(which, return_index=True)[1]]
     # clients share their start and differ by little: without centring, rounding would swamp the differences
     different = different - different.mean(axis=0)
-    products = different @ different.T
-    squares = np.diag(products)
-    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0.0))
+    products = different @ different.T  # exactly symmetric: BLAS fills one half from the other
+    squares = np.diag(products).copy()
+    products *= 2.0
+    distances = np.add.outer(squares, squares)
+    distances -= products
+    np.sqrt(np.maximum(distances, 0.0, out=distances), out=distances)
     np.fill_diagonal(distances, 0.0)
-    distances = (distances + distances.T) / 2
-    return distances[np.ix_(which, which)]
+    return distances if len(different) == len(rows) else distances[np.ix_(which, which)]
 
 
 def _matrix(rows: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclade.compare.study import PlannedRun, Study
 from fedclade.errors import FedcladeError
-from fedclade.experiments import by_label, experiments
+from fedclade.experiments import by_label, experiments, trained_by_all
 from fedclade.files import write_atomically
 from fedclade.result import MODELS, Result, over_clients
 from fedclade.tables import to_html, to_latex, to_markdown
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LEGEND = (
     "Accuracies are in percent, means over clients; `std` and `worst` are over clients too, ± is over seeds. `final` "
     "is the last round in which the clusters changed, `p` of a paired t-test over seeds against the best cluster "
-    "model. Megabytes are those of all clients together."
+    "model. Locally trained models are compared on the clients that all methods have trained (`clients trained`), in "
+    "rounds that count. Megabytes are those of all clients together."
 )
 
 
@@ -36,9 +37,13 @@ class Comparison:
         """A row for each run that has ended."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if run.folder.is_finished]
-        )
+        ended = [_labelled(run) for run in self.study.runs(self.out) if run.folder.is_finished]
+        compared: dict[str, frozenset[str]] = {}
+        for runs in experiments(ended).values():
+            for seed in {run.seed for run in runs}:
+                alike = [run for run in runs if run.seed == seed]
+                compared |= dict.fromkeys([str(run.path) for run in alike], trained_by_all(alike))
+        return pd.DataFrame([outcome_of(run, self.study.target, compared[str(run.path)]) for run in ended])
 
     def table(self) -> "pd.DataFrame":
         """A row for each cell: means over seeds, and how sure it is that the best is better."""
@@ -87,15 +92,18 @@ def _labelled(run: PlannedRun) -> Result:
     return result
 
 
-def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    result = Result(run.folder)
+def outcome_of(result: Result, target: float | None, compared: frozenset[str]) -> dict[str, Any]:
+    """What came of a run; of its locally trained models, those of the clients that all runs beside it trained too."""
     reached = None if target is None else result.first_reaching(target)
     sent = result.traffic / 1e6
-    measured = {column: over_clients(result.last(column)) for column in MODELS}
+    seen = {column: result.last(column) for column in MODELS}
+    seen["accuracy_local"] = seen["accuracy_local"][seen["accuracy_local"].index.isin(compared)]
+    measured = {column: over_clients(values) for column, values in seen.items()}
     return {
-        "label": run.label,
-        "seed": run.seed,
-        **{f"{column}_{what}": seen[what] for column, seen in measured.items() for what in ("mean", "std", "worst")},
+        "label": result.label,
+        "seed": result.seed,
+        "local_clients": len(seen["accuracy_local"]),
+        **{f"{column}_{what}": found[what] for column, found in measured.items() for what in ("mean", "std", "worst")},
         "clusters": len(result.clusters),
         "ari": result.agreement["ari"],
         "last_change": result.last_change,
@@ -154,6 +162,7 @@ COLUMNS = {
     "locally trained model": _percent("accuracy_local_mean"),
     "local std": _percent("accuracy_local_std"),
     "local worst": _percent("accuracy_local_worst"),
+    "clients trained": _number("local_clients"),
     "clusters": _number("clusters"),
     "ARI": _number("ari", 2),
     "final": _number("last_change"),

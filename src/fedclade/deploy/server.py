@@ -30,7 +30,6 @@ from fedclade.engines.registry import (
     whoever_comes,
 )
 from fedclade.errors import FedcladeError, listed
-from fedclade.files import write_json
 from fedclade.methods import name_of
 from fedclade.models.assigned import Networks
 from fedclade.result import Result
@@ -247,7 +246,7 @@ def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
         print(f"did not get their model: {listed(missed)}", flush=True)
     known = {name: str(report.node) for name, report in registry.known.items()}
     refused = {str(node): name for node, name in registry.refused.items()}
-    write_json(folder.path / "nodes.json", {"nodes": known, "refused": refused, "missed": missed})
+    folder.write_json("nodes.json", {"nodes": known, "refused": refused, "missed": missed})
 
 
 __all__ = ["serve", "server_app", "settings_of"]

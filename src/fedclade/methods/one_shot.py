@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Layers, Train
-from fedclade.clustering.hierarchy import agglomerate
+from fedclade.clustering.hierarchy import Tree, agglomerate
+from fedclade.clustering.large import agglomerate_rows
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.methods.base import Clusters, Count, Method, Placement, RoundContext, nearest, nobody_answered, remembered
 
@@ -56,13 +57,21 @@ class CutTree(Method):
         shown: np.ndarray | None = None,
     ) -> np.ndarray:
         """The label of each client; the matrix (`shown`, where another says more) and the tree are recorded."""
-        wanted: dict[str, Any] = {"threshold": self.threshold}
-        if self.n_clusters is not None:  # fewer may have answered
-            wanted = {"n_clusters": min(self.n_clusters, len(clients))}
-        labels, tree = agglomerate(distances, linkage, metric=metric, **wanted)
-        ask.record("proximity", matrix=distances if shown is None else shown, clients=clients, measure=measure)
-        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=linkage, labels=labels)
+        labels, tree = agglomerate(distances, linkage, metric=metric, **self.wanted(len(clients)))
+        record_tree(ask, tree, labels, clients, distances if shown is None else shown, measure)
         return labels
+
+    def wanted(self, n_clients: int) -> dict[str, Any]:
+        """Where the tree is cut."""
+        if self.n_clusters is None:
+            return {"threshold": self.threshold}
+        return {"n_clusters": min(self.n_clusters, n_clients)}  # fewer may have answered
+
+
+def record_tree(ask: Ask, tree: Tree, labels: np.ndarray, clients: list[str], matrix: np.ndarray, measure: str) -> None:
+    """Keep how clients were merged, and what they were merged by."""
+    ask.record("proximity", matrix=matrix, clients=clients, measure=measure)
+    ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=tree.linkage, labels=labels)
 
 
 class OneShot(Method):
@@ -173,8 +182,13 @@ class ByDistance(OneShot, CutTree):
         return self
 
     def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
-        distances = distance_matrix(np.stack(list(signals.values())), self.metric)
-        return self.cut(distances, list(signals), self.linkage, ask, measure=self.measure, metric=self.metric)
+        """What is recorded of very many clients are those that stand for the others."""
+        rows = np.stack(list(signals.values()))
+        found = agglomerate_rows(rows, self.linkage, metric=self.metric, **self.wanted(len(rows)))
+        names = list(signals)
+        shown = [names[k] for k in found.shown]
+        record_tree(ask, found.tree, found.labels[found.shown], shown, found.distances, self.measure)
+        return found.labels
 
     def far(self, signal: np.ndarray, state: Centres, context: RoundContext) -> dict[int, float]:
         distances = distance_matrix(np.stack([signal, *state.centres.values()]), self.metric)[0, 1:]

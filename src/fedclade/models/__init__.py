@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import torch
@@ -40,6 +41,15 @@ class ModelInfo:
         return f"{self.input} of {size} or more" if self.smallest > 1 else self.input
 
 
+def _normalised(name: str, description: str, paper: str, build: Factory, smallest: int = 1) -> tuple[ModelInfo, ...]:
+    """A deep network for images in both forms, BatchNorm and GroupNorm, named for what they are."""
+    norms = {"bn": ("BatchNorm", nn.BatchNorm2d), "gn": ("GroupNorm", networks.group_norm)}
+    return tuple(
+        ModelInfo(f"{name}-{short}", f"{description}, {word}", paper, "images", partial(build, norm), smallest)
+        for short, (word, norm) in norms.items()
+    )
+
+
 _SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"
 _FEDSTACK = "Clustered FedStack"
 
@@ -51,10 +61,10 @@ _MODELS = (
     ModelInfo(
         "digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", networks.digits_cnn, 6
     ),
-    ModelInfo("resnet9", "9 layers, GroupNorm", "FedClust (ICPP 2024)", "images", networks.resnet9, 8),
-    ModelInfo("resnet18", "18 layers, GroupNorm, small-image stem", "HiCFL (TMC 2024)", "images", networks.resnet18),
-    ModelInfo("vgg11", "8 convolutions, GroupNorm, 3 dense (512)", "HiCFL (TMC 2024)", "images", networks.vgg11),
-    ModelInfo("vgg16", "13 convolutions, GroupNorm, 3 dense (512)", "AdaCFL, FedClust", "images", networks.vgg16),
+    *_normalised("resnet9", "9 layers", "FedClust (ICPP 2024)", networks.resnet9, 8),
+    *_normalised("resnet18", "18 layers, small-image stem", "HiCFL (TMC 2024)", networks.resnet18),
+    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)", networks.vgg11),
+    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust", networks.vgg16),
     ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", networks.har_cnn, 36),
     ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any", networks.mlp),
     ModelInfo("ann", "dense 128-64", _FEDSTACK, "any", networks.ann),
