@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import STOPPED
+from fedclade.cli.commands import STOPPED
 from fedclade.display import StudyDisplay, counted, make_console
 
 
