@@ -37,6 +37,7 @@ CLEARLY = 0.1  # by which another picture must be clearer than the first
 PRUNE = 0.05  # the chance to look for more clusters where members are alike
 GAIN = 0.02  # by which more clusters must be clearer
 MOST = 50  # clusters
+MANY = 200  # clients, whose trees take time: fewer clouds do
 
 K = TypeVar("K", bound=Hashable)
 Pair = tuple[np.ndarray, np.ndarray]  # the statistics of both halves, (clients, numbers) each
@@ -117,13 +118,14 @@ def find_groups(
     beta: float = BETA,
     clear: float = CLEAR,
     n_permutations: int = 999,
-    n_clouds: int = 199,
+    n_clouds: int | None = None,
 ) -> Evidence:
     """The clusters of clients, from both halves' statistics in every view."""
     random = np.random.default_rng(seed)
+    n = len(next(iter(views.values())).noise)
+    n_clouds = n_clouds or (199 if n <= MANY else 99)
     level = alpha / max(len(views), 1)
     looks = {name: clearest(view, random, level, beta, n_permutations, n_clouds) for name, view in views.items()}
-    n = len(next(iter(looks.values())).labels)
     one = np.zeros(n, np.int64)
     p = min(1.0, len(views) * min(look.p for look in looks.values()))
     if p > alpha or n < 4:
