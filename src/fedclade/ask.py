@@ -28,6 +28,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
@@ -172,6 +174,7 @@ class Ask:
         self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.max_samples = max_samples
+        self.spare = 0.0  # the share of clients' rows that nobody trains on now (see `fedclade.serving`)
         self.round = 0
         self.clear()
 
@@ -199,6 +202,8 @@ class Ask:
     def __call__(self, tasks: Mapping[str, Evaluate], *, phase: str = "evaluate") -> Answers[Evaluated]: ...
     @overload
     def __call__(self, tasks: Mapping[str, Predict], *, phase: str = "predict") -> Answers[Predicted]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Try], *, phase: str = "try") -> Answers[Tried]: ...
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
@@ -311,17 +316,21 @@ class Ask:
 
     def _outgoing(self, tasks: Mapping[str, Task]) -> dict[str, Task]:
         """The tasks as they are sent; what clients share they still share."""
-        if self.engine.keeps_models and not self.updates:
+        if self.engine.keeps_models and not self.updates and not self.spare:
             return dict(tasks)
         changed = {id(task): self._changed(task) for task in tasks.values()}
         return {client: changed[id(task)] for client, task in tasks.items()}
 
     def _changed(self, task: Task) -> Task:
-        if isinstance(task, Train) and task.save == LOCAL != task.start and not self.engine.keeps_models:
+        if not isinstance(task, Train):
+            return task
+        if task.save == LOCAL != task.start and not self.engine.keeps_models:
             task = replace(task, save="")  # nobody goes on from it
-        if isinstance(task, Train) and task.upload != "nothing" and self.updates:
+        if task.rows is not None:
+            return task
+        if self.updates and task.upload != "nothing":
             task = replace(task, outgoing=self.updates)
-        return task
+        return replace(task, spare=self.spare, refill=True) if self.spare and not task.spare else task
 
     def _arrived(self, task: Train, answer: Trained) -> Trained:
         for step in reversed(task.outgoing):

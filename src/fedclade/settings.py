@@ -25,9 +25,10 @@ from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
+from fedclade.serving import SERVINGS, Serving, serving_of
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "clade"
 
 
 def cores() -> int:
@@ -51,6 +52,7 @@ class Settings(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
+    serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
     training: Training = Training()
     task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
@@ -88,6 +90,20 @@ class Settings(BaseModel):
     @classmethod
     def _task_by_name(cls, value: Any) -> Any:
         return chosen("task", value, Objective, objective_class, "own")
+
+    @field_validator("serving", mode="before")
+    @classmethod
+    def _serving_by_name(cls, value: Any) -> Any:
+        return None if value is None else chosen("serving", value, Serving, by_name("serving", SERVINGS))
+
+    @field_serializer("serving")
+    def _named_serving(self, serving: Serving | None) -> dict[str, Any]:
+        return named(serving_of(serving, self.method), SERVINGS)
+
+    @property
+    def serves(self) -> Serving:
+        """What serves clients in the end."""
+        return serving_of(self.serving, self.method)
 
     @field_validator("updates", mode="before")
     @classmethod

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, deploying, listing, place, reporting, reproducing, runs
+from fedclade.cli import (
+    benchmarking,
+    catalogues,
+    comparing,
+    data,
+    demo,
+    deploying,
+    listing,
+    place,
+    reporting,
+    reproducing,
+    runs,
+)
 from fedclade.cli.commands import Commands
 
 app = Commands(
@@ -45,6 +57,7 @@ app.command()(place.place)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)
+app.command()(benchmarking.benchmark)
 app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)

@@ -10,7 +10,7 @@ import torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.runtime import CHUNK, ClientRuntime
-from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Train, Training
+from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.pool import Hands, Pool, Work
@@ -90,7 +90,7 @@ class LocalTransport:
         """Cut tasks into pieces of work, the longest first; those who train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
-        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.runtime.is_batched(c, t)]
+        together = [client for client in ordered if self.runtime.is_batched(client, tasks[client])]
         n_groups = max(min(self.workers, len(together)), -(-len(together) // LARGEST_GROUP))
         # Dealt to and fro, so that every group gets its share of the long ones.
         dealt = [0] * len(together)
