@@ -45,7 +45,7 @@ SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within 
     "random": {"n_clusters": 2, "warmup": 2, "selection": "least-selected"},
     "wc": {"n_clusters": 2, "warmup": 2, "selection": "random"},
 }
-SIMULATED = ("fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
+SIMULATED = ("clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
 
 
 def settings_of(name: str, participation: float) -> dict[str, Any]:

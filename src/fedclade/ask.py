@@ -15,6 +15,7 @@ from fedclade.aggregation import Accumulator, Aggregation, Mean
 from fedclade.clients.messages import pack
 from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import (
+    LOCAL,
     Answer,
     Describe,
     Described,
@@ -27,6 +28,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
@@ -171,6 +174,7 @@ class Ask:
         self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.max_samples = max_samples
+        self.spare = 0.0  # the share of clients' rows that nobody trains on now (see `fedclade.serving`)
         self.round = 0
         self.clear()
 
@@ -198,6 +202,8 @@ class Ask:
     def __call__(self, tasks: Mapping[str, Evaluate], *, phase: str = "evaluate") -> Answers[Evaluated]: ...
     @overload
     def __call__(self, tasks: Mapping[str, Predict], *, phase: str = "predict") -> Answers[Predicted]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Try], *, phase: str = "try") -> Answers[Tried]: ...
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
@@ -239,7 +245,7 @@ class Ask:
             if key not in sums:
                 sums[key] = self.aggregation.accumulator(models[key])
             sums[key].add(answer.weights, 1 if alike else answer.n_samples)
-            reports[client] = replace(answer, weights=NOTHING)
+            reports[client] = self.trained[client]
         made = {key: total.result() for key, total in sums.items()}
         return Combined({**models, **made}, reports, failures)
 
@@ -274,9 +280,9 @@ class Ask:
         if not tasks:
             return
         phase = phase or type(next(iter(tasks.values()))).__name__.lower()
-        sent = {client: self._outgoing(task) for client, task in tasks.items()} if self.updates else dict(tasks)
+        sent = self._outgoing(tasks)
         is_quorum = bool(self.quorum) and phase == "train"
-        sizes: dict[tuple[int, str], int] = {}  # of tasks that many clients share
+        sizes: dict[tuple[Any, ...], int] = {}  # of tasks that many clients share
         clients = iter(sent)
         while block := list(islice(clients, len(sent) if is_quorum else BLOCK)):
             part = {client: sent[client] for client in block}
@@ -308,10 +314,23 @@ class Ask:
             return self._arrived(task, answer)
         return wrong or answer
 
-    def _outgoing(self, task: Task) -> Task:
-        if isinstance(task, Train) and task.upload != "nothing":
-            return replace(task, outgoing=self.updates)
-        return task
+    def _outgoing(self, tasks: Mapping[str, Task]) -> dict[str, Task]:
+        """The tasks as they are sent; what clients share they still share."""
+        if self.engine.keeps_models and not self.updates and not self.spare:
+            return dict(tasks)
+        changed = {id(task): self._changed(task) for task in tasks.values()}
+        return {client: changed[id(task)] for client, task in tasks.items()}
+
+    def _changed(self, task: Task) -> Task:
+        if not isinstance(task, Train):
+            return task
+        if task.save == LOCAL != task.start and not self.engine.keeps_models:
+            task = replace(task, save="")  # nobody goes on from it
+        if task.rows is not None:
+            return task
+        if self.updates and task.upload != "nothing":
+            task = replace(task, outgoing=self.updates)
+        return replace(task, spare=self.spare, refill=True) if self.spare and not task.spare else task
 
     def _arrived(self, task: Train, answer: Trained) -> Trained:
         for step in reversed(task.outgoing):
@@ -336,10 +355,11 @@ class Ask:
     # The books
 
     def _count(
-        self, client: str, phase: str, task: Task, answer: Answer | Failure, sizes: dict[tuple[int, str], int]
+        self, client: str, phase: str, task: Task, answer: Answer | Failure, sizes: dict[tuple[Any, ...], int]
     ) -> None:
         layout = self.engine.layout_of(client, getattr(task, "through", ""))
-        shared = id(task), self.engine.network_of.get(client, "")
+        parts = (part if isinstance(part, str | float | int) else id(part) for part in vars(task).values())
+        shared = type(task), *parts, self.engine.network_of.get(client, "")
         if shared not in sizes:
             sizes[shared] = pack(task, layout).nbytes
         self.asked.add(client)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.clients.networks import PlainNetwork
 from fedclade.clients.objective import label_statistics
 from fedclade.data import Federation, federation_of
 from fedclade.errors import FedcladeError
@@ -19,6 +18,9 @@ from fedclade.tracking import tracking
 
 if TYPE_CHECKING:
     from fedclade.ask import Engine
+
+
+FEW_CLIENTS = 5_000  # of whom the locally trained models are kept unless a run says otherwise
 
 
 def make_federation(settings: Settings, data: Any = None) -> Federation:
@@ -60,6 +62,8 @@ def check_task(settings: Settings, federation: Federation, networks: Networks) -
     if networks.of:
         return
     import torch
+
+    from fedclade.clients.networks import PlainNetwork
 
     x, y = (torch.from_numpy(np.array(rows[:2])) for rows in (federation.x, federation.y))
     task, network = settings.task, PlainNetwork(networks.factories[""](), settings.task)
@@ -109,10 +113,17 @@ def make_engine(folder: RunFolder, settings: Settings, federation: Federation, n
     if settings.engine == "flower-sim":
         from fedclade.engines.simulation import simulated_engine
 
-        return simulated_engine(federation, networks, **shared)
+        return keeping(settings, simulated_engine(federation, networks, **shared, address=settings.engine_address))
     from fedclade.engines.local import local_engine
 
-    return local_engine(federation, networks, **shared)
+    return keeping(settings, local_engine(federation, networks, **shared))
+
+
+def keeping(settings: Settings, engine: "Engine") -> "Engine":
+    """The models that very many clients trained would fill the disk, and one measurement is all they serve for."""
+    few = len(engine.clients) <= FEW_CLIENTS
+    engine.keeps_models = few if settings.keep_local is None else settings.keep_local
+    return engine
 
 
 def go(

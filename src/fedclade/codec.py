@@ -6,6 +6,7 @@ only those are written that are not at their defaults. Any other dataclass is ke
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -102,7 +103,7 @@ def _flat(value: Any, arrays: list[np.ndarray], seen: dict[tuple[Any, ...], int]
             return dict(pairs) if is_plain else {PAIRS: pairs}
         case list() | tuple() | set() | frozenset():
             return [_flat(item, arrays, seen) for item in value]
-    fields = _fields(value)
+    fields = _fields(type(value))  # type: ignore[arg-type]
     if fields is None:
         raise TypeError(f"a run can keep plain values and arrays, not {type(value).__name__}")
     kind = type(value).__name__
@@ -143,14 +144,15 @@ def _memory_of(array: np.ndarray) -> tuple[Any, ...]:
 _NO_DEFAULT = object()
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any] | None:
     """The fields of a dataclass or a pydantic model, each with its default."""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(kind):
         return {
             field.name: field.default if field.default is not dataclasses.MISSING else _NO_DEFAULT
-            for field in dataclasses.fields(value)
+            for field in dataclasses.fields(kind)
         }
-    known = getattr(type(value), "model_fields", None)
+    known = getattr(kind, "model_fields", None)
     return None if known is None else {name: field.get_default() for name, field in known.items()}
 
 

@@ -41,6 +41,7 @@ class Placed:
     distances: Mapping[int, float]  # to every cluster
     measure: str  # what the distances are
     limit: float | None  # who is farther than this from every cluster founds its own (None: nobody does)
+    confidence: float | None  # how much nearer the cluster is than the next, 0 to 1, where the method says so
     metric: Metric  # the main one of the task
     score: float | None  # of the cluster's model on the newcomer's test rows, by that metric
     score_personalised: float | None  # after some epochs on the newcomer's own rows
@@ -126,6 +127,83 @@ def place(
     return placed
 
 
+def place_unlabelled(
+    path: Path | str, rows: Mapping[str, np.ndarray], *, method: Method | None = None
+) -> dict[str, Placed]:
+    """Place new clients of which only rows are known, not labels, in the clusters of a run of `clade`.
+
+    `rows` holds an array for each newcomer, of the form that the run trained on (images as uint8, features prepared).
+    """
+    from fedclade.clients.describe import sketch
+    from fedclade.clients.runtime import Rows, features
+    from fedclade.data.federation import Client, Federation
+    from fedclade.methods.clade import Clade
+
+    result = load(path)
+    record = result.record
+    settings = recorded_settings(record, path, method)
+    if not isinstance(settings.method, Clade):
+        name = record["settings"]["method"]["name"]
+        raise FedcladeError(f"the run in {path} is of method {name}: only clade places newcomers without labels")
+    shape = tuple(record["input_shape"])
+    for client, own in rows.items():
+        if tuple(own.shape[1:]) != shape or not len(own):
+            raise FedcladeError(f"{client}: its rows have shape {own.shape}, those of the run (n, {shape}): give such")
+    x = np.concatenate(list(rows.values()))
+    ends = np.cumsum([len(own) for own in rows.values()])
+    places = [np.arange(end - len(own), end, dtype=np.int32) for own, end in zip(rows.values(), ends, strict=True)]
+    clients = tuple(Client(name, place, place) for name, place in zip(rows, places, strict=True))
+    newcomers = Federation(x, np.zeros(len(x), np.int64), clients, tuple(record["classes"]))
+    networks = make_networks(settings, settings.model, newcomers.names, shape, len(record["classes"]))
+    clusters = result.state_of_clusters
+    with tempfile.TemporaryDirectory() as memory:
+        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
+        try:
+            _check_fit(clusters, engine)
+            runtime, size = engine.runtime, settings.method.size
+            told = {}
+            for name, place in zip(rows, places, strict=True):
+                seen = features(runtime.built[""], engine.initial, Rows(runtime.x, runtime.y, place))
+                own = x[place].reshape(len(place), -1)
+                told[name] = {"input": sketch(own, size), "features": sketch(seen, size)}
+            placements = settings.method.place_unlabelled(clusters, told)
+        finally:
+            engine.close()
+    return {
+        client: Placed(
+            client,
+            placed.cluster,
+            placed.distances,
+            placed.measure,
+            placed.limit,
+            placed.confidence,
+            result.metric,
+            None,
+            None,
+            engine.initial if placed.cluster is None else clusters.models[placed.cluster],
+            functools.partial(networks.make, client, ""),
+        )
+        for client, placed in placements.items()
+    }
+
+
+def unlabelled_rows(folder: Path) -> dict[str, np.ndarray]:
+    """The rows of a .npy or .npz file (its array `x`) for each newcomer."""
+    found = sorted(path for path in folder.glob("*.np[yz]"))
+    if not found:
+        raise FedcladeError(f"{folder} holds no .npy or .npz file: give one for each newcomer, with its rows")
+    rows = {}
+    for path in found:
+        try:
+            held = np.load(path, allow_pickle=False)
+            rows[path.stem] = held if isinstance(held, np.ndarray) else held["x"]
+        except (OSError, ValueError, KeyError) as error:
+            raise FedcladeError(
+                f"cannot read {path} ({error}): give an array of rows, in .npz under the name x"
+            ) from None
+    return rows
+
+
 def _preprocessing(record: Mapping[str, Any]) -> Preprocessing | None:
     """What made the features of a run; of a run on nodes, at least the order of its columns."""
     if record.get("preprocessing"):
@@ -190,6 +268,7 @@ def _placed(
             placement.distances,
             placement.measure,
             placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
+            placement.confidence,
             engine.metrics[0],
             served[client].score if client in served else None,
             local[client].score if client in local else None,
@@ -210,6 +289,7 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
         "measure": placed.measure,
         "limit": placed.limit,
+        "confidence": placed.confidence,
         "metric": placed.metric.name,
         "score": placed.score,
         "score_personalised": placed.score_personalised,

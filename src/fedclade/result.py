@@ -410,7 +410,9 @@ class Result:
     def served(self, client: str) -> "Evaluate":
         """What serves a client, as its method tells it."""
         self.cluster_of(client)
-        return self._its_method.served(self.state_of_clusters, client)
+        from fedclade.serving import Serving
+
+        return Serving().served(self._its_method, self.state_of_clusters, client)
 
     @cached_property
     def _memory(self) -> "Memory":

@@ -60,7 +60,7 @@ class Loop:
     def go(self) -> dict[str, Any]:
         """Run to the last round, from the last checkpoint if there is one. Returns the outcome."""
         settings, engine = self.settings, self.engine
-        self.method, self.rounds = settings.method, settings.rounds
+        self.method, self.serving, self.rounds = settings.method, settings.serves, settings.rounds
         self.ask = Ask(
             engine,
             aggregation=settings.aggregation,
@@ -75,6 +75,7 @@ class Loop:
             engine.layout,
             settings.pace,
             settings.seed,
+            rounds=settings.rounds,
             participation=settings.participation,
             input_shape=engine.input_shape,
             n_classes=engine.n_classes,
@@ -183,10 +184,17 @@ class Loop:
     def _step(self, clusters: Clusters | None, context: RoundContext) -> Clusters:
         self.ask.clear()
         self.ask.round = context.round
-        if clusters is None:
-            return self._returned("start", self.method.start(context, self.ask))
-        welcomed = self._welcomed(clusters, context)
-        return self._returned("round", self.method.round(welcomed, context, self.ask))
+        self.ask.spare = self.serving.spare(context)
+        try:
+            if clusters is None:
+                return self._returned("start", self.method.start(context, self.ask))
+            welcomed = self._welcomed(clusters, context)
+            seen = self.serving.before(self.method, welcomed, context, self.ask)
+            stepped = self._returned("round", self.method.round(welcomed, context, self.ask))
+        finally:
+            self.ask.spare = 0.0
+        stepped = replace(stepped, choices=clusters.choices, made=clusters.made)
+        return self.serving.after(self.method, stepped, context, self.ask, seen)
 
     def _returned(self, step: str, value: Any) -> Clusters:
         """What a step of the method returned, which may be a person's own."""
@@ -249,7 +257,8 @@ class Loop:
         self.failed_most = asked > 0 and 2 * answered < asked
         self.bad_rounds = self.bad_rounds + 1 if self.failed_most else 0
         if measured:
-            tasks = {client: self.method.served(clusters, client) for client in self._evaluating(number)}
+            serving, method = self.serving, self.method
+            tasks = {client: serving.served(method, clusters, client) for client in self._evaluating(number)}
             self._see(self.ask(tasks, phase="measure"), "")
         if local:
             trainers = [client for client in self.present if client in self.has_trained]

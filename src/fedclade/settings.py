@@ -25,9 +25,10 @@ from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
+from fedclade.serving import SERVINGS, Serving, serving_of
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "clade"
 
 
 def cores() -> int:
@@ -51,6 +52,7 @@ class Settings(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
+    serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
     training: Training = Training()
     task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
@@ -60,8 +62,10 @@ class Settings(BaseModel):
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     baselines: bool = False  # also run fedavg and local on the same rows, to see whether the method pays
+    keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
+    engine_address: str | None = None  # of a Ray cluster: `engine = { name = "flower-sim", address = "..." }`
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
@@ -71,7 +75,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _data_with_options(cls, values: Any) -> Any:
-        return with_data_options(values) if isinstance(values, Mapping) else values
+        return with_engine_address(with_data_options(values)) if isinstance(values, Mapping) else values
 
     @field_validator("training", mode="before")
     @classmethod
@@ -95,6 +99,20 @@ class Settings(BaseModel):
     @classmethod
     def _task_by_name(cls, value: Any) -> Any:
         return chosen("task", value, Objective, objective_class, "own")
+
+    @field_validator("serving", mode="before")
+    @classmethod
+    def _serving_by_name(cls, value: Any) -> Any:
+        return None if value is None else chosen("serving", value, Serving, by_name("serving", SERVINGS))
+
+    @field_serializer("serving")
+    def _named_serving(self, serving: Serving | None) -> dict[str, Any]:
+        return named(serving_of(serving, self.method), SERVINGS)
+
+    @property
+    def serves(self) -> Serving:
+        """What serves clients in the end."""
+        return serving_of(self.serving, self.method)
 
     @field_validator("updates", mode="before")
     @classmethod
@@ -216,6 +234,19 @@ def with_data_options(values: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in data.items() if name != "name"}
     told = {**values.get("data_options", {}), **options}
     return {**values, "data": data.get("name", DEFAULT_DATA), "data_options": told}
+
+
+def with_engine_address(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`engine = { name = "flower-sim", address = "..." }` as the engine's name and its address."""
+    engine = values.get("engine")
+    if not isinstance(engine, Mapping):
+        return dict(values)
+    strange = [name for name in engine if name not in ("name", "address")]
+    if strange:
+        raise FedcladeError(
+            f"settings: there is no setting 'engine.{strange[0]}'; there are engine.name and engine.address"
+        )
+    return {**values, "engine": engine.get("name", "local"), "engine_address": engine.get("address")}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from fedclade.clustering.labels import in_order
 from fedclade.clustering.scores import adjusted_rand, clustering_accuracy, normalized_mutual_information
@@ -38,3 +39,11 @@ def test_scores_do_not_care_about_names(labels):
     renamed = in_order(labels) + 10
     for score in (adjusted_rand, normalized_mutual_information, clustering_accuracy):
         assert score(labels, renamed) == pytest.approx(1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
+def test_scores_are_those_of_scikit_learn(pairs):
+    truth, labels = (np.array(side) for side in zip(*pairs, strict=True))
+    assert adjusted_rand(truth, labels) == pytest.approx(adjusted_rand_score(truth, labels), abs=1e-9)
+    mutual = normalized_mutual_info_score(truth, labels)
+    assert normalized_mutual_information(truth, labels) == pytest.approx(mutual, abs=1e-9)

@@ -46,7 +46,7 @@ def files_of(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fedclust", 1), ("local", 2)])
+@pytest.mark.parametrize(("method", "workers"), [("clade", 1), ("local", 2)])
 def test_killed_runs_end_like_unbroken_ones(tmp_path: Path, method: str, workers: int) -> None:
     unbroken = fedclade.run(**ARGUMENTS, method=method, workers=1, out=tmp_path / "unbroken")
     broken = tmp_path / "broken"
@@ -68,7 +68,7 @@ def test_killed_runs_end_like_unbroken_ones(tmp_path: Path, method: str, workers
 
 
 def test_more_rounds_can_be_added_to_a_finished_run(tmp_path: Path) -> None:
-    short = {**ARGUMENTS, "rounds": 3, "workers": 1}
+    short = {**ARGUMENTS, "rounds": 3, "workers": 1, "method": "fedavg"}  # clade judges models before the last rounds
     long = fedclade.run(**{**short, "rounds": 6}, out=tmp_path / "long")
     fedclade.run(**short, out=tmp_path / "short")
     result = fedclade.resume(tmp_path / "short", rounds=6)
@@ -77,6 +77,20 @@ def test_more_rounds_can_be_added_to_a_finished_run(tmp_path: Path) -> None:
     assert list(result.history["round"].unique()) == list(range(7))
     with pytest.raises(FedcladeError, match="past round 6"):
         fedclade.resume(tmp_path / "short", rounds=2)
+
+
+def test_locally_trained_models_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+    short = {**ARGUMENTS, "rounds": 1, "workers": 1}
+    kept = fedclade.run(**short, out=tmp_path / "kept")
+    without = fedclade.run(**short, keep_local=False, out=tmp_path / "without")
+    name = kept.clusters[0][0]
+    assert np.array_equal(kept.weights_for(name), without.weights_for(name))
+    assert "accuracy_local" in kept.history
+    assert kept.local_model_of(name)
+    with pytest.raises(FedcladeError):
+        without.local_model_of(name)
+    alone = fedclade.run(**{**short, "method": "local"}, keep_local=False)  # goes on from them, so they are kept
+    assert alone.local_model_of(name)
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:

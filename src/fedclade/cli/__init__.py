@@ -9,6 +9,7 @@ import typer
 
 from fedclade import __version__
 from fedclade.cli import (
+    benchmarking,
     catalogues,
     comparing,
     data,
@@ -59,6 +60,7 @@ app.command()(predicting.export)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)
+app.command()(benchmarking.benchmark)
 app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)

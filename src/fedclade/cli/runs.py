@@ -27,7 +27,7 @@ def run(
         str | None, typer.Option("--model", help="A network (`fedclade models`) or my_module:make_net.  [a small one]")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [fedavg]")
+        str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [clade]")
     ] = None,
     task: Annotated[
         str | None,

@@ -15,3 +15,10 @@ def device_of(name: str) -> torch.device:
     if not there.get(name, False):
         raise FedcladeError(f"device {name!r} is not there: torch sees {[known for known in there if there[known]]}")
     return torch.device(name)
+
+
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Begin torch's random numbers anew on one device; `torch.manual_seed` also keeps a traceback for every other."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        getattr(torch, device.type).manual_seed(seed)

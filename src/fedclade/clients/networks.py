@@ -76,7 +76,8 @@ class PlainNetwork:
         self.objective = objective or Classification()
         self.tensors = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
-        self.homes = [(part, key, value) for part in module.modules() for key, value in part.named_buffers("", False)]
+        self.parts = list(module.modules())
+        self.homes = [(part, key, value) for part in self.parts for key, value in part.named_buffers("", False)]
         self.unsaved = {name: value.clone() for name, value in self.buffers.items() if name not in self.layout.slices}
         self.frozen = [self.layout.slices[name] for name, value in self.tensors.items() if not value.requires_grad]
 
@@ -89,7 +90,8 @@ class PlainNetwork:
         """Work with the weights of one client; without gradients, for evaluation."""
         self.weights = weights
         self.copied: list[tuple[nn.Parameter, Tensor, Tensor]] = []
-        self.module.train(grads is not None)
+        if any(part.training != (grads is not None) for part in self.parts):
+            self.module.train(grads is not None)
         for part, key, buffer in self.homes:  # a forward pass may have put another tensor in its place
             setattr(part, key, buffer)
         for name, buffer in self.unsaved.items():

@@ -91,6 +91,7 @@ class Train:
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
+    refill: bool = False  # others are trained on twice in place of those spared, so that training is as long
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
     outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
@@ -137,6 +138,22 @@ class Predict:
 
 @travels
 @dataclass(frozen=True)
+class Try:
+    """How well models would serve the client, by their losses on rows that it spares (nothing is kept).
+
+    They are the model that serves it now, after so many epochs of its own, and others likewise.
+    """
+
+    model: Evaluate
+    epochs: tuple[int, ...]  # growing
+    spare: float  # the share of the client's training rows by which models are judged
+    others: tuple[np.ndarray, ...] = ()  # judged as they are
+    alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
+    temperatures: tuple[float, ...] = (1.0,)  # by which outputs are divided first: training makes models too sure
+
+
+@travels
+@dataclass(frozen=True)
 class Describe:
     """Something worked out from the client's rows that leaves the client: see `fedclade.clients.describe`."""
 
@@ -176,6 +193,13 @@ class Predicted:
 
 @travels
 @dataclass(frozen=True)
+class Tried:
+    losses: np.ndarray  # float32 (models, temperatures): after each number of epochs, of the others, of the one alone
+    n_samples: int
+
+
+@travels
+@dataclass(frozen=True)
 class Described:
     values: Mapping[str, np.ndarray]
 
@@ -192,5 +216,5 @@ class Failure:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-Task = Train | Evaluate | Predict | Describe
-Answer = Trained | Evaluated | Predicted | Described
+Task = Train | Evaluate | Try | Predict | Describe
+Answer = Trained | Evaluated | Tried | Predicted | Described

@@ -24,6 +24,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.errors import listed
 from fedclade.models.weights import Layout
@@ -64,6 +66,8 @@ def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
                 _check_training(task, answer, expected)
             case Evaluate(), Evaluated():
                 _check_evaluation(answer, expected)
+            case Try(), Tried():
+                _check_trials(task, answer, expected)
             case Predict(), Predicted():
                 _check_predictions(task, answer, expected)
             case Describe(), Described():
@@ -128,6 +132,15 @@ def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
         raise UnfitError("bad shape", f"sent {listed(answer.metrics)} where {listed(wanted)} was asked for"[:300])
     for name, metric in wanted.items():
         _real_number(name, answer.metrics[name], *metric.limits)
+    _whole_number("samples", answer.n_samples, 1, expected.max_samples)
+
+
+def _check_trials(task: Try, answer: Tried, expected: Expected) -> None:
+    wanted = (len(task.epochs) + len(task.others) + (task.alone > 0), len(task.temperatures))
+    if not isinstance(answer.losses, np.ndarray) or answer.losses.shape != wanted or answer.losses.dtype != np.float32:
+        raise UnfitError("bad shape", f"sent {np.shape(answer.losses)} losses, {wanted} were asked for")
+    if not np.isfinite(answer.losses).all() or not (np.abs(answer.losses) <= LARGEST_LOSS).all():
+        raise UnfitError("not finite", "some loss is no number")
     _whole_number("samples", answer.n_samples, 1, expected.max_samples)
 
 

@@ -20,7 +20,6 @@ clients strung along a bent curve are often cut into pieces of it.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.linalg import eigh
 
 from fedclade.clustering.labels import in_order
 from fedclade.clustering.similarity import distance_matrix
@@ -166,6 +165,8 @@ def principal_axes(distances: np.ndarray, n_axes: int) -> np.ndarray:
 
 def _exactly(distances: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
     """The largest eigenvalues of the clients' inner products, ascending, and their vectors."""
+    from scipy.linalg import eigh
+
     squares = -0.5 * np.asarray(distances, dtype=np.float64) ** 2
     products = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
     return eigh(products, subset_by_index=(len(products) - n_axes, len(products) - 1))
@@ -178,5 +179,5 @@ def _by_products(distances: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.nda
     basis = np.random.default_rng(0).normal(size=(len(squares), n_axes + 10)).astype(np.float32)
     for _ in range(4):
         basis = np.linalg.qr(centred(squares @ centred(basis)))[0]
-    spreads, turned = eigh(basis.T @ (squares @ basis))
+    spreads, turned = np.linalg.eigh(basis.T @ (squares @ basis))
     return spreads[-n_axes:].astype(np.float64), basis @ turned[:, -n_axes:].astype(np.float64)

@@ -1,15 +1,17 @@
 """Clusters around centres: k-center, k-means, mixtures and their BIC, and random labels to compare with."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.mixture import GaussianMixture
 
 from fedclade.clustering.hierarchy import agglomerate, linkage_tree
 from fedclade.clustering.labels import in_order
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError, unknown
+
+if TYPE_CHECKING:  # what takes a second to import is imported where it is used
+    from sklearn.mixture import GaussianMixture
 
 ALGORITHMS = ("kmeans", "agglomerative", "gmm")
 SMALLEST_VARIANCE = 1e-12
@@ -46,6 +48,8 @@ def kmeans(rows: np.ndarray, n_clusters: int) -> np.ndarray:
     The starts are drawn with a fixed seed from sorted rows, so that neither the order of clients nor a seed matters.
     Fewer clusters come out when fewer than `n_clusters` rows differ.
     """
+    from sklearn.cluster import KMeans
+
     rows = np.asarray(rows, dtype=np.float64)
     start = _ward_means(rows, n_clusters)
     order = np.lexsort(rows.T)
@@ -133,7 +137,9 @@ def random_labels(n_clients: int, n_clusters: int, rng: np.random.Generator) -> 
     return in_order(labels)
 
 
-def _mixture(rows: np.ndarray, n_clusters: int, covariance: str) -> GaussianMixture:
+def _mixture(rows: np.ndarray, n_clusters: int, covariance: str) -> "GaussianMixture":
+    from sklearn.mixture import GaussianMixture
+
     means = _ward_means(rows, n_clusters)
     return GaussianMixture(len(means), covariance_type=covariance, means_init=means, random_state=0).fit(rows)
 

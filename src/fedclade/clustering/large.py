@@ -11,10 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
 
 from fedclade.clustering.automatic import best_partition, most_clusters, spread
 from fedclade.clustering.hierarchy import Tree, agglomerate, cut, linkage_tree, sweep
@@ -69,6 +65,8 @@ def agglomerate_rows(
 
 def along_axes(rows: np.ndarray) -> np.ndarray:
     """(clients, axes): where the rows lie along the axes of largest spread of some of them."""
+    from sklearn.decomposition import PCA
+
     seen = rows[np.sort(np.random.default_rng(0).permutation(len(rows))[:AXES_FROM])]
     n_axes = min(most_clusters(len(rows)), *seen.shape)
     with np.errstate(invalid="ignore"):  # equal clients have no spread
@@ -77,6 +75,9 @@ def along_axes(rows: np.ndarray) -> np.ndarray:
 
 def bundles(places: np.ndarray) -> np.ndarray:
     """Labels of a few thousand small clusters of clients that lie close together."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     means = KMeans(min(BUNDLES, len(places)), init="random", n_init=1, max_iter=4, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # equal clients make fewer bundles
@@ -88,6 +89,8 @@ def bundle_distances(rows: np.ndarray, bundle: np.ndarray, metric: str) -> tuple
 
     For `cosine`, whose rows have length 1: the mean of 1 - cosine, which is half that square.
     """
+    from scipy.sparse import csr_matrix
+
     sizes = np.bincount(bundle)
     members = csr_matrix((np.ones(len(rows), np.float32), (bundle, np.arange(len(rows)))))
     rows = rows - rows.mean(axis=0)

@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
-from scipy.special import log_softmax
 
 from fedclade.errors import unknown
 
@@ -62,7 +60,11 @@ def distance_matrix(rows: np.ndarray, metric: str = "euclidean") -> np.ndarray:
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
         raise ValueError(f"row {int(np.argmax(bad))} holds a NaN or infinite value: leave that client out")
-    return squareform(pdist(rows, "cityblock")) if metric == "l1" else _euclidean(rows)
+    if metric == "euclidean":
+        return _euclidean(rows)
+    from scipy.spatial.distance import pdist, squareform
+
+    return squareform(pdist(rows, "cityblock"))
 
 
 def column_distances(similarity: np.ndarray) -> np.ndarray:
@@ -165,6 +167,8 @@ def kl_matrix(logits: np.ndarray, temperature: float = 6.0) -> np.ndarray:
 
     `logits` is (clients, rows, classes).
     """
+    from scipy.special import log_softmax
+
     log_p = log_softmax(np.asarray(logits, dtype=np.float64) / temperature, axis=2).reshape(len(logits), -1)
     cross = np.exp(log_p) @ log_p.T / np.shape(logits)[1]
     divergence = np.maximum(np.diag(cross)[:, None] - cross, 0.0)

@@ -10,13 +10,13 @@ import torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.runtime import CHUNK, ClientRuntime
-from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Train, Training
+from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
-from fedclade.engines.pool import Pool, Work
+from fedclade.engines.pool import Hands, Pool, Work
 from fedclade.models.assigned import Networks
 
-LARGEST_GROUP = 12  # clients that train together: more would not be faster and would need more memory
+LARGEST_GROUP = 24  # clients that train together: more would not be faster and would need more memory
 
 
 def local_engine(
@@ -39,16 +39,19 @@ def local_engine(
 class LocalTransport:
     """This process, or a pool of workers that map the same rows."""
 
-    name = "local"
     has_strangers = False
 
-    def __init__(self, runtime: ClientRuntime, workers: int = 1, timeout: float | None = None) -> None:
+    def __init__(
+        self, runtime: ClientRuntime, workers: int = 1, timeout: float | None = None, hands: Hands | None = None
+    ) -> None:
+        """`hands` do the work in place of a pool of our own."""
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         runtime.built  # noqa: B018  (a model that cannot be made must fail here)
         self.runtime, self.workers = runtime, workers
         self.clients = runtime.federation.names
-        self._pool = Pool(runtime, workers, timeout) if workers > 1 else None
+        self.name = "local" if hands is None else "flower-sim"
+        self._pool: Hands | None = hands or (Pool(runtime, workers, timeout) if workers > 1 else None)
 
     def deliver(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         own = self.runtime.networks.of  # whoever trains a network of its own is evaluated apart
@@ -87,7 +90,7 @@ class LocalTransport:
         """Cut tasks into pieces of work, the longest first; those who train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
-        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.runtime.is_batched(c, t)]
+        together = [client for client in ordered if self.runtime.is_batched(client, tasks[client])]
         n_groups = max(min(self.workers, len(together)), -(-len(together) // LARGEST_GROUP))
         # Dealt to and fro, so that every group gets its share of the long ones.
         dealt = [0] * len(together)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,6 +47,15 @@ class Work:
 
     def failed(self, failure: Failure) -> dict[str, Failure]:
         return dict.fromkeys(self.tasks, failure)
+
+
+class Hands(Protocol):
+    """Who does pieces of work."""
+
+    def run(self, works: list[Work], round: int) -> list[Any]:
+        """The results in the order of the works; a Failure where one could not be done."""
+
+    def close(self) -> None: ...
 
 
 class Pool:
@@ -128,12 +137,8 @@ class Pool:
                     results[number] = failure
                     if not late_one and len(works[number].tasks) > 1:
                         retry.append(number)
-        for number in retry:  # one client of the group took the worker down: find out which
-            alone = [replace(works[number], tasks={client: task}) for client, task in works[number].tasks.items()]
-            answers: dict[str, Any] = {}
-            for work, result in zip(alone, self.run(alone, round), strict=True):
-                answers |= work.failed(result) if isinstance(result, Failure) else result
-            results[number] = answers
+        for number in retry:
+            results[number] = one_by_one(self, works[number], round)
         return results
 
     def _replace(self, connection: Connection) -> Connection:
@@ -152,6 +157,15 @@ class Pool:
             process.wait()
         self.listener.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def one_by_one(hands: Hands, work: Work, round: int) -> dict[str, Any]:
+    """One client of a group took a worker down: find out which."""
+    alone = [replace(work, tasks={client: task}) for client, task in work.tasks.items()]
+    answers: dict[str, Any] = {}
+    for single, result in zip(alone, hands.run(alone, round), strict=True):
+        answers |= single.failed(result) if isinstance(result, Failure) else result
+    return answers
 
 
 def _end(pid: int) -> None:

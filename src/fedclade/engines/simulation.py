@@ -1,4 +1,7 @@
-"""Flower's own simulation (on Ray): one virtual node a client, on this machine or on a Ray cluster."""
+"""Flower's own simulation (on Ray), on this machine or on a Ray cluster.
+
+A virtual node is a hand that does work for many clients: a message for each client would cost more than its training.
+"""
 
 import os
 import queue
@@ -7,7 +10,6 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,76 +21,37 @@ from fedclade.clients.memory import Memory
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.runtime import ClientRuntime, load_runtime, save_runtime
 from fedclade.clients.tasks import Failure, Training
+from fedclade.codec import Packet, decode, encode
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
-from fedclade.engines.exchange import Exchange, quiet
-from fedclade.engines.grid import HELLO, GridTransport, done, reply_with
-from fedclade.engines.records import from_records
+from fedclade.engines.exchange import Exchange, failure_of, quiet
+from fedclade.engines.local import LocalTransport
+from fedclade.engines.pool import Work, one_by_one
+from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError
 from fedclade.models.assigned import Networks
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, Message
 
 
-class SimulatedNodes:
-    """Virtual nodes say themselves which client they are; all are there from the start, and stay."""
-
-    def __init__(self, exchange: Exchange, clients: tuple[str, ...], memory: Memory) -> None:
-        self.clients, self.memory = clients, memory
-        self._nodes = self._meet(exchange)
-
-    def _meet(self, exchange: Exchange) -> dict[str, int]:
-        from flwr.app import Message, RecordDict
-
-        nodes: dict[str, int] = {}
-        for _ in range(600):
-            strangers = [node for node in exchange.nodes() if node not in nodes.values()]
-            hellos = {node: Message(RecordDict(), node, f"query.{HELLO}") for node in strangers}
-            for _, reply in exchange.exchange(hellos):
-                if not isinstance(reply, Failure) and not reply.has_error():
-                    nodes[str(reply.content.config_records["hello"]["client"])] = reply.metadata.src_node_id
-            if set(self.clients) <= set(nodes):
-                return nodes
-            time.sleep(0.1)
-        raise FedcladeError(f"only {len(nodes)} of {len(self.clients)} clients are on the grid: start the other nodes")
-
-    def look(self) -> None:
-        pass
-
-    def node_of(self, client: str) -> int | None:
-        return self._nodes.get(client)
-
-    def arrivals(self) -> tuple[str, ...]:
-        return ()
-
-    def header(self, client: str) -> Mapping[str, Any]:
-        return {}
-
-    def rewind(self, round: int) -> None:
-        self.memory.forget_after(round)
+HANDS = 64  # virtual nodes at most: each does one piece of work at a time, for many clients
 
 
 def client_app(folder: Path) -> Any:
-    """A Flower ClientApp whose node number n is the n-th client of the client runtime in a folder of this machine."""
-    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    """A Flower ClientApp that does pieces of work with the client runtime in a folder."""
+    from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
-    def name_of(context: Context) -> str:
-        return _runtime(folder).federation.names[int(context.node_config["partition-id"])]
-
-    @app.query(HELLO)
-    def hello(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"hello": ConfigRecord({"client": name_of(context)})}), reply_to=message)
-
+    @app.query()
     def work(message: Message, context: Context) -> Message:
-        return reply_with(done(_runtime(folder), name_of(context), *from_records(message.content)), message)
+        header, arrays = from_records(message.content)
+        asked, round = decode(Packet(header["work"], arrays))
+        result = encode(asked.do(_runtime(folder), round))
+        return Message(to_records({"result": result.header}, result.arrays), reply_to=message)
 
-    app.train()(work)
-    app.evaluate()(work)
-    app.query()(work)
     return app
 
 
@@ -100,24 +63,18 @@ def _runtime(folder: Path) -> ClientRuntime:
     return load_runtime(folder)
 
 
-class SimulatedTransport(GridTransport):
-    """The grid of a simulation that it starts, and ends."""
+class SimulatedHands:
+    """The virtual nodes of a simulation that it starts, and ends."""
 
-    def __init__(
-        self, runtime: ClientRuntime, workers: int = 1, timeout: float | None = None, address: str | None = None
-    ) -> None:
+    def __init__(self, runtime: ClientRuntime, workers: int, timeout: float | None, address: str | None) -> None:
         try:
             import ray  # noqa: F401
             from flwr.serverapp import ServerApp
             from flwr.simulation import run_simulation
         except ImportError:
             raise FedcladeError("the engine flower-sim needs Flower: pip install 'fedclade[flower-sim]'") from None
-        import torch
-
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         cluster = address or os.environ.get("RAY_ADDRESS")
         if cluster:  # other machines cannot map what lies in this one's memory
             runtime.federation = replace(runtime.federation, x=np.array(runtime.federation.x))
@@ -143,7 +100,7 @@ class SimulatedTransport(GridTransport):
                 run_simulation(
                     server_app=server,
                     client_app=client_app(self._folder),
-                    num_supernodes=len(runtime.federation),
+                    num_supernodes=min(HANDS, len(runtime.federation)),
                     backend_config={
                         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                         "init_args": started,
@@ -157,17 +114,36 @@ class SimulatedTransport(GridTransport):
         grid = grids.get()
         if isinstance(grid, BaseException):
             raise FedcladeError(f"Flower's simulation did not start: {grid}") from grid
-        exchange = Exchange(grid, timeout)
-        nodes = SimulatedNodes(exchange, runtime.federation.names, runtime.memory)
-        super().__init__("flower-sim", exchange, nodes, runtime, has_strangers=False)
+        self.exchange = Exchange(grid, timeout)
+        while not (nodes := list(self.exchange.nodes())):
+            time.sleep(0.05)
+        self.nodes = nodes
+
+    def run(self, works: list[Work], round: int) -> list[Any]:
+        from flwr.app import Message
+
+        messages = {}
+        for number, work in enumerate(works):
+            packet = encode([work, round])
+            records = to_records({"work": packet.header}, packet.arrays)
+            node = self.nodes[number % len(self.nodes)]
+            messages[number] = Message(records, node, "query", ttl=self.exchange.timeout)
+        results: list[Any] = [None] * len(works)
+        for number, reply in self.exchange.exchange(messages):
+            results[number] = reply if isinstance(reply, Failure) else failure_of(reply) or self._read(reply)
+        for number, result in enumerate(results):
+            if isinstance(result, Failure) and result.kind == "died" and len(works[number].tasks) > 1:
+                results[number] = one_by_one(self, works[number], round)
+        return results
+
+    def _read(self, reply: "Message") -> Any:
+        header, arrays = from_records(reply.content)
+        return decode(Packet(header["result"], arrays))
 
     def close(self) -> None:
-        import torch
-
         self._done.set()
         self._thread.join(timeout=60)
         shutil.rmtree(self._folder, ignore_errors=True)
-        torch.set_num_threads(self._threads)
 
 
 def simulated_engine(
@@ -183,6 +159,7 @@ def simulated_engine(
     timeout: float | None = None,
     address: str | None = None,
 ) -> TransportEngine:
-    """`workers` virtual nodes at work at a time; `address` is that of a Ray cluster that is there already."""
+    """`workers` pieces of work at a time; `address` is that of a Ray cluster that is there already."""
     runtime = ClientRuntime(federation, networks, Memory(memory.absolute()), seed, training, task, device)
-    return TransportEngine(runtime, SimulatedTransport(runtime, workers, timeout, address))
+    hands = SimulatedHands(runtime, workers, timeout, address)
+    return TransportEngine(runtime, LocalTransport(runtime, workers, timeout, hands))

@@ -35,6 +35,7 @@ class RoundContext:
     training: Training
     seed: int
     round: int = 0
+    rounds: int = 0  # of the whole run; 0: nobody knows
     participation: float = 1.0  # the share of clients that take part in a round
     is_evaluated: bool = True  # whether the models of this round are evaluated
     input_shape: tuple[int, ...] = ()  # of one row
@@ -66,6 +67,7 @@ class Placement:
     distances: Mapping[int, float]  # to every cluster, the nearest has the smallest
     measure: str  # what the distances are: "training loss", "distance of last layers", ...
     limit: float | None = None  # who is farther than this from every cluster gets one of its own
+    confidence: float | None = None  # how much nearer the cluster is than the next: 0 to 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     about: ClassVar[About]
+    serving: ClassVar[str] = "model"  # what serves its clients, unless a run says otherwise (`fedclade.serving`)
     State: ClassVar[type | None] = None  # what it remembers between rounds: a dataclass made with `@remembered`
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -39,7 +39,6 @@ from fedclade.methods.base import (
 from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
 from fedclade.models.assigned import Networks, Spec
-from fedclade.models.networks import Correction
 from fedclade.models.weights import Layout
 
 ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
@@ -110,6 +109,8 @@ class FedStack(Method):
     ) -> Networks:
         """The models that were named (else those of the paper that fit the rows), by turns; stacked ones above."""
         fitting = [name for name in ARCHITECTURES if known_models()[name].fits(input_shape)]
+        from fedclade.models.networks import Correction  # torch, which listing the methods need not wait for
+
         top = Correction if self.stack_model == "correction" else self.stack_model
         networks = Networks.stacked(top, models or fitting, clients, input_shape, n_classes)
         heads = {name: head_size(make) for name, make in networks.factories.items() if name}

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from fedclade.errors import FedcladeError, listed, unknown
-from fedclade.models import networks
-from fedclade.models.networks import Shape
 
-Factory = Callable[..., nn.Module]
+if TYPE_CHECKING:  # a list of names need not wait for torch
+    import torch
+    from torch import nn
+
+Shape = tuple[int, ...]  # of one row: (channels, height, width), (channels, time) or (features,)
+Factory = Callable[..., "nn.Module"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,16 @@ class ModelInfo:
     description: str
     paper: str
     input: str  # "images", "windows" (channels, time), "windows or features", "any" or "tokens"
-    build: Factory
     smallest: int = 1  # the shortest side of an image, or the shortest window, that goes through
+
+    @property
+    def build(self) -> Factory:
+        from fedclade.models import networks
+
+        name, _, norm = self.name.rpartition("-")
+        if norm in networks.NORMS:
+            return partial(getattr(networks, name), networks.NORMS[norm])
+        return getattr(networks, self.name.replace("-", "_"))
 
     def fits(self, input_shape: Shape) -> bool:
         if self.input == "tokens":
@@ -43,12 +52,11 @@ class ModelInfo:
         return f"{self.input} of {size} or more" if self.smallest > 1 else self.input
 
 
-def _normalised(name: str, description: str, paper: str, build: Factory, smallest: int = 1) -> tuple[ModelInfo, ...]:
-    """A deep network for images in both forms, BatchNorm and GroupNorm, named for what they are."""
-    norms = {"bn": ("BatchNorm", nn.BatchNorm2d), "gn": ("GroupNorm", networks.group_norm)}
+def _normalised(name: str, description: str, paper: str, smallest: int = 1) -> tuple[ModelInfo, ...]:
+    """A deep network for images in both forms, named for what they are."""
     return tuple(
-        ModelInfo(f"{name}-{short}", f"{description}, {word}", paper, "images", partial(build, norm), smallest)
-        for short, (word, norm) in norms.items()
+        ModelInfo(f"{name}-{norm}", f"{description}, {word}", paper, "images", smallest)
+        for norm, word in (("bn", "BatchNorm"), ("gn", "GroupNorm"))
     )
 
 
@@ -56,23 +64,21 @@ _SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"
 _FEDSTACK = "Clustered FedStack"
 
 _MODELS = (
-    ModelInfo("mnist-cnn", "2 convolutions (20, 50), 1 dense", _SMALL_CNNS, "images", networks.mnist_cnn, 16),
-    ModelInfo("fmnist-cnn", "2 convolutions (16, 32), 1 dense", _SMALL_CNNS, "images", networks.fmnist_cnn, 16),
-    ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", networks.cifar_cnn, 16),
-    ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", networks.lenet5, 16),
-    ModelInfo(
-        "digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", networks.digits_cnn, 6
-    ),
-    *_normalised("resnet9", "9 layers", "FedClust (ICPP 2024)", networks.resnet9, 8),
-    *_normalised("resnet18", "18 layers, small-image stem", "HiCFL (TMC 2024)", networks.resnet18),
-    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)", networks.vgg11),
-    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust", networks.vgg16),
-    ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", networks.har_cnn, 36),
-    ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any", networks.mlp),
-    ModelInfo("ann", "dense 128-64", _FEDSTACK, "any", networks.ann),
-    ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features", networks.cnn1d),
-    ModelInfo("char-lstm", "embedding (16), LSTM (128), dense", "none: for texts", "tokens", networks.char_lstm),
-    ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features", networks.bilstm),
+    ModelInfo("mnist-cnn", "2 convolutions (20, 50), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("fmnist-cnn", "2 convolutions (16, 32), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", 16),
+    ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", 16),
+    ModelInfo("digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", 6),
+    *_normalised("resnet9", "9 layers", "FedClust (ICPP 2024)", 8),
+    *_normalised("resnet18", "18 layers, small-image stem", "HiCFL (TMC 2024)"),
+    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)"),
+    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust"),
+    ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", 36),
+    ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any"),
+    ModelInfo("ann", "dense 128-64", _FEDSTACK, "any"),
+    ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features"),
+    ModelInfo("char-lstm", "embedding (16), LSTM (128), dense", "none: for texts", "tokens"),
+    ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features"),
 )
 
 
@@ -87,12 +93,14 @@ def default_model(input_shape: Shape) -> str:
     return name if models()[name].fits(input_shape) else "ann"
 
 
-def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
+def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module":
     """A new network for rows of this shape: by name, by `package.module:factory`, or from a function or class.
 
     A factory is given `input_shape` and `n_classes` (or `num_classes`) where it takes arguments of these names. Under
     other names, two required arguments are the input shape and the number of classes, one is the number of classes.
     """
+    from torch import nn
+
     input_shape = tuple(input_shape)
     name = repr(spec if isinstance(spec, str) else getattr(spec, "__qualname__", type(spec).__name__))
     if not isinstance(spec, str):
@@ -115,8 +123,10 @@ def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> nn.Module:
     return model
 
 
-def row_type(model: nn.Module) -> torch.dtype:
+def row_type(model: "nn.Module") -> "torch.dtype":
     """The type in which a network takes rows: that of its parameters, float32 where these are of several."""
+    import torch
+
     types = {value.dtype for value in model.parameters() if value.is_floating_point()}
     return types.pop() if len(types) == 1 else torch.float32
 
@@ -173,7 +183,9 @@ def _arguments(name: str, factory: Factory, input_shape: Shape, n_classes: int) 
 
 def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int) -> None:
     """Raise unless two rows of zeros give two rows of outputs, one for each class (and place of a row of tokens)."""
-    if not isinstance(model, nn.Module):
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
         raise FedcladeError(f"model {name} made a {type(model).__name__}: let it return a torch.nn.Module")
     modes = [(module, module.training) for module in model.modules()]
     model.eval()  # leaves batch statistics alone
@@ -190,8 +202,11 @@ def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int)
         raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
 
 
-def _outputs_of_zeros(model: nn.Module, input_shape: Shape) -> object:
+def _outputs_of_zeros(model: "nn.Module", input_shape: Shape) -> object:
     """Of two rows: of numbers or, where a network does not take these, of tokens."""
+    import torch
+    from torch import nn
+
     try:
         return model(torch.zeros(2, *input_shape, dtype=row_type(model)))
     except Exception:
@@ -202,7 +217,9 @@ def _outputs_of_zeros(model: nn.Module, input_shape: Shape) -> object:
         return model(torch.zeros(2, *input_shape, dtype=torch.int64))
 
 
-def _check_weights(name: str, model: nn.Module) -> None:
+def _check_weights(name: str, model: "nn.Module") -> None:
+    import torch
+
     if not any(value.requires_grad for value in model.parameters()):
         raise FedcladeError(f"model {name} has nothing to train: leave requires_grad on for some of its parameters")
     strange = [

@@ -8,12 +8,12 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from fedclade.models import Factory, Shape, make
 
-from fedclade.models import Factory, make
-from fedclade.models.networks import Shape
+if TYPE_CHECKING:
+    from torch import nn
 
 Spec = str | Factory  # a network by name, or a user's own
 
@@ -22,7 +22,7 @@ Spec = str | Factory  # a network by name, or a user's own
 class Networks:
     """The networks of a run by name. The one without a name is the clusters', and everybody's who has no other."""
 
-    factories: Mapping[str, Callable[[], nn.Module]]
+    factories: "Mapping[str, Callable[[], nn.Module]]"
     of: Mapping[str, str] = field(default_factory=dict)  # the network of each client that has one of its own
     specs: tuple[Spec, ...] = ()  # what clients train, as it was named
 
@@ -46,8 +46,10 @@ class Networks:
         """The network whose weights a task for this client speaks of."""
         return "" if through else self.of.get(client, "")
 
-    def make(self, client: str, through: str = "") -> nn.Module:
+    def make(self, client: str, through: str = "") -> "nn.Module":
         """The network that serves a client, from its rows to classes: its own, with (through) the clusters' behind."""
+        from torch import nn
+
         own = self.factories[self.name(client)]()
         if not through:
             return own
@@ -55,7 +57,7 @@ class Networks:
         return nn.Sequential(layers)
 
 
-def as_networks(networks: Networks | Callable[[], nn.Module]) -> Networks:
+def as_networks(networks: "Networks | Callable[[], nn.Module]") -> Networks:
     """A function that makes a network stands for one network for everybody."""
     return networks if isinstance(networks, Networks) else Networks({"": networks})
 

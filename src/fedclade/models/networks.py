@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-Shape = tuple[int, ...]
+from fedclade.models import Shape
 
 
 def _chain(layers: Iterable[tuple[str, nn.Module]]) -> nn.Sequential:
@@ -97,6 +97,9 @@ Norm = Callable[[int], nn.Module]  # of so many channels
 
 def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(32, channels)
+
+
+NORMS: dict[str, Norm] = {"bn": nn.BatchNorm2d, "gn": group_norm}  # by the end of a network's name
 
 
 def _conv_norm_relu(before: int, after: int, norm: Norm) -> list[nn.Module]:

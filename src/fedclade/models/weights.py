@@ -49,7 +49,7 @@ class Layout:
             start += prod(shape)
         return places
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many numbers the whole vector holds."""
         return sum(prod(shape) for shape in self.shapes)
