@@ -5,7 +5,8 @@ from pathlib import Path
 import nbformat
 
 CELLS = [
-    "# First steps\nEight clients hold handwritten digits, in four groups that hold\ndifferent ones. Nobody tells the server.",
+    "# First steps\nEight clients hold handwritten digits, in four groups that hold\n"
+    "different ones. Nobody tells the server.",
     'import fedclade\n\nsettings = dict(data="digits", split="label-groups:4", clients=8)\n'
     'settings |= dict(rounds=4, workers=1, model="mlp")\n'
     'shared = fedclade.run(**settings, method="fedavg")\nshared',
