@@ -213,7 +213,7 @@ class Built:
 
     def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
-        if self.device.type != "cpu" or not self.objective.is_cross_entropy:
+        if not self.objective.is_cross_entropy:
             return self.plain
         ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
         return self.plain if ops is None or not is_worth_it(ops) else BatchedNetwork(ops, self.plain.frozen)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedclade.clients.describe import describe
-from fedclade.clients.device import device_of, seed_torch
+from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
@@ -212,7 +212,8 @@ class ClientRuntime:
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
-        trained, mean_losses = train(learner, x, y, jobs, training)
+        with here(x.device):
+            trained, mean_losses = train(learner, x, y, jobs, training)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
