@@ -47,6 +47,7 @@ test-flower: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/scale.py --flower 1000
 
 clean:
 	rm -rf $(VENV) build dist
