@@ -205,7 +205,7 @@ class ClientRuntime:
     def _train(self, tasks: Mapping[str, Train], round: int) -> dict[str, Answer | Failure]:
         """Train clients of one network together; a task that brings its own rows comes alone."""
         first, one = next(iter(tasks.items()))
-        training, network = one.training or self.training, self.network(first)
+        training, network = (one.training or self.training).in_round(round), self.network(first)
         rows = {client: self._rows(client, task) for client, task in tasks.items()}
         jobs, chosen = [], {}
         for client, task in tasks.items():
@@ -460,7 +460,7 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     mapped = getattr(runtime.federation.x, "filename", None)
-    if mapped and Path(mapped).is_file():
+    if mapped and str(mapped).endswith(".npy") and Path(mapped).is_file():  # else it has no header to read it by
         (folder / "x.npy").symlink_to(mapped)
     else:
         np.save(folder / "x.npy", runtime.federation.x)
