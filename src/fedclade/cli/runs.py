@@ -36,6 +36,7 @@ def run(
     rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.  [10]")] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
+    device: options.Device = None,
     engine: Annotated[
         str | None,
         typer.Option("--engine", help="Where clients run: local, flower-sim (Ray) or flower (processes).  [local]"),
@@ -72,8 +73,8 @@ def run(
 
     given = {
         "data": data, "split": split, "clients": clients, "test_view": test_view, "model": model, "method": method,
-        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "engine": engine, "data_dir": data_dir,
-        "out": out, "baselines": baselines or None,
+        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "device": device, "engine": engine,
+        "data_dir": data_dir, "out": out, "baselines": baselines or None,
     }  # fmt: skip
     values = gathered(config, given, assignments or ())
     chosen = values.pop("out", None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedclade.clients.describe import OF_FEATURES, describe
-from fedclade.clients.device import device_of, seed_torch
+from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
@@ -219,7 +219,8 @@ class ClientRuntime:
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
         counts = self._row_weights(x, y, [of.places for of in rows.values()])
-        trained, mean_losses = train(learner, x, y, jobs, training, counts)
+        with here(x.device):
+            trained, mean_losses = train(learner, x, y, jobs, training, counts)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
