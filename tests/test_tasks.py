@@ -219,6 +219,13 @@ def test_texts_become_rows_of_characters(tmp_path: Path) -> None:
     refused(lambda: fedclade.run({"a": "abc"}, task="tokens"), "client 'a'", "3 characters", "data.length")
 
 
+def test_amounts_taken_for_classes_are_remarked_on(tmp_path: Path) -> None:
+    data = towns(tmp_path / "towns")
+    found = {label: federation_of(data, options=DataOptions(label=label)).remarks for label in ("price", "garden")}
+    assert any("set task=regression" in remark for remark in found["price"])
+    assert not any("regression" in remark for remark in found["garden"])
+
+
 def test_labels_that_do_not_fit_the_task(tmp_path: Path) -> None:
     data = towns(tmp_path / "towns")
 

@@ -95,6 +95,9 @@ def gather(
     remarks += dict.fromkeys(remark for client in clients for remark in client.remarks)
     labels = {client.where: client.labels for client in clients}
     y, names = agreed_labels(labels, classes, options.max_classes)
+    n_rows = sum(map(len, y))
+    if classes is None and options.labels in (None, "classes") and n_rows >= 20 and 2 * len(names) > n_rows:
+        remarks.append(f"{len(names):,} classes in {n_rows:,} rows: if labels are amounts, set task=regression")
     for place, client in enumerate(clients):
         if client.is_text:
             clients[place] = replace(client, x=y[place][:, :-1].astype(np.int32))
