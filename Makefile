@@ -47,6 +47,7 @@ test-flower: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/scale.py --flower 1000
 
 clean:
 	rm -rf $(VENV) build dist
@@ -69,6 +70,14 @@ results-benchmark: install
 
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md
+
+# What one lying client in ten can do; what damage to a run's files can do.
+.PHONY: results-attacks results-reliability
+results-attacks: install
+	$(BIN)/python studies/attacks.py --out docs/results/attacks.md
+
+results-reliability: install
+	$(BIN)/python tools/reliability.py
 
 REPRODUCED := fedclust/table1 hicfl/table2 fedsccs/fig8
 

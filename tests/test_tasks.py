@@ -248,3 +248,26 @@ def run_with_lambda(data: str, out: Path) -> Path:
     options = {"label": "size", "labels": "numbers"}
     fedclade.run(data, task={"loss": lambda o, t: (o - t).abs()}, data_options=options, rounds=1, workers=2, out=out)
     return out
+
+
+def test_baselines_tell_whether_a_method_paid(tmp_path: Path) -> None:
+    run = a_run("regression", tmp_path, rounds=4, baselines=True, out=tmp_path / "run")
+    for name, method in (("fedavg", "fedavg"), ("local", "local")):
+        alone = a_run("regression", tmp_path, rounds=4, method=method)
+        assert run.baselines[name].last("rmse").equals(alone.last("rmse"))
+    ends = {name: run.baselines[name].score["mean"] for name in run.baselines}
+    assert ("ifca paid: RMSE" in run.verdict) == (run.score["mean"] < min(ends.values()))
+    better = (run.baselines["local"].last("rmse") < run.last("rmse")).sum()
+    assert f"{better} of 4 clients would be better off alone." in run.verdict
+    assert run.verdict.split(":")[0] in CliRunner().invoke(app, ["show", str(run.path)]).output
+    fedclade.run(planted_alone(), method="fedavg", rounds=6, workers=1, baselines=True, out=tmp_path / "odd")
+    odd = fedclade.resume(tmp_path / "odd", rounds=8, data=planted_alone())
+    assert {found.round for found in odd.baselines.values()} == {8}
+    assert "fedavg did not pay" in odd.verdict
+    assert "Training alone was better" in odd.verdict
+
+
+def planted_alone() -> Any:
+    from synthetic import planted
+
+    return planted(n_clients=4, n_groups=4, rows=60)

@@ -21,9 +21,9 @@ from fedclade.assembly import (
 from fedclade.clients.tasks import Training
 from fedclade.data import Federation, fingerprint
 from fedclade.errors import FedcladeError
-from fedclade.methods import Method
+from fedclade.methods import Method, method_class
 from fedclade.models.assigned import Networks, specs_of
-from fedclade.result import Result
+from fedclade.result import BASELINES, Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record, with_settings
@@ -83,6 +83,8 @@ def _begun(
     trackers: Sequence[str],
 ) -> Result:
     if settings.engine == "flower":
+        if settings.baselines:
+            raise FedcladeError("on real processes run the baselines, fedavg and local, by themselves")
         return _on_real_processes(settings, out)
     federation = make_federation(settings, data)
     check_number_of_clusters(settings.method, len(federation))
@@ -153,7 +155,29 @@ def _gone(
         trackers=trackers,
         forget_memory=forget_memory,
     )
+    if settings.baselines:
+        _run_baselines(folder, settings, federation, networks, forget_memory)
     return Result(folder, networks, settings.method)
+
+
+def _run_baselines(
+    folder: RunFolder, settings: Settings, federation: Federation, networks: Networks, forget_memory: bool
+) -> None:
+    """One model for all, and every client alone, on the same rows with the same settings."""
+    for name in BASELINES:
+        beside = settings.model_copy(update={"method": method_class(name)(), "baselines": False})
+        record = with_settings({**folder.settings, "label_counts": None}, beside)
+        place = folder.path / "baselines" / name
+        is_begun = (place / "settings.json").is_file()
+        run = RunFolder.open(place) if is_begun else RunFolder.create(place, record)
+        if run.last_round == settings.rounds and run.is_finished:
+            continue
+        if is_begun:
+            with run:
+                run.update_settings(record)
+        shape = federation.input_shape
+        nets = make_networks(beside, list(networks.specs[:1]), federation.names, shape, federation.n_classes)
+        _gone(run, beside, federation, nets, None, (), forget_memory)
 
 
 def _on_real_processes(settings: Settings, out: Path) -> Result:

@@ -102,7 +102,7 @@ def check_number_of_clusters(method: Method, n_clients: int) -> None:
 def make_engine(folder: RunFolder, settings: Settings, federation: Federation, networks: Networks) -> "Engine":
     shared: dict[str, Any] = {
         "seed": settings.seed,
-        "training": settings.training,
+        "training": settings.pace,
         "memory": folder.path / "clients",
         "task": settings.task,
         "device": settings.device,

@@ -194,7 +194,8 @@ def _outcome(result: "Result") -> list[RenderableType]:
         grid.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
     scores, where, warning = _score_table(result), _who_is_where(result), _nobody_trained(result)
     remarks = [Text(f"data: {remark}", style="dim") for remark in result.record.get("remarks", ())]
-    return [_headline(result), Text(), scores, Text(), grid, *where, *remarks, *warning]
+    verdict = [Text(), Text(result.verdict, style="bold")] if result.verdict else []
+    return [_headline(result), Text(), scores, Text(), grid, *where, *remarks, *warning, *verdict]
 
 
 def _headline(result: "Result") -> Text:

@@ -112,7 +112,7 @@ def place(
             newcomers,
             networks,
             seed=settings.seed,
-            training=settings.training,
+            training=settings.training.unhurried,
             memory=Path(memory),
             task=settings.task,
         )
@@ -230,7 +230,7 @@ def _placed(
 ) -> dict[str, Placed]:
     method, ask = settings.method, Ask(engine)
     ask.round = round + 1
-    training = settings.training
+    training = settings.training.unhurried
     context = RoundContext(
         engine.clients,
         engine.initial,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 State = Literal["ended", "running", "stopped"]
 MODELS = {"": "cluster model", "_local": "locally trained model"}  # by what their columns of the history end with
 DIRECTIONS = ("up", "down")
+BASELINES = {"fedavg": "one model for all", "local": "every client alone"}
 
 
 class Result:
@@ -188,6 +189,30 @@ class Result:
     @property
     def accuracy_local(self) -> dict[str, Any]:
         return self.over_clients("accuracy_local")
+
+    @cached_property
+    def baselines(self) -> dict[str, "Result"]:
+        """What was run beside it to see whether it pays, by method."""
+        places = {name: self.path / "baselines" / name for name in BASELINES}
+        return {name: Result.open(place) for name, place in places.items() if (place / "result.json").is_file()}
+
+    @property
+    def verdict(self) -> str:
+        """Whether its method paid, in a sentence; empty where nothing was run beside it."""
+        means = {name: run.score["mean"] for name, run in self.baselines.items() if run.score["mean"] is not None}
+        if not means or self.score["mean"] is None:
+            return ""
+        mine, metric = self.score["mean"], self.metric
+        paid = all(metric.gain(mine, mean) > 0 for mean in means.values())
+        others = " and ".join(f"{metric.written(mean)} with {BASELINES[name]}" for name, mean in means.items())
+        words = f"{self.method} {'paid' if paid else 'did not pay'}: {metric.words} {metric.written(mine)}, {others}."
+        if "local" not in means:
+            return words
+        alone, served = self.baselines["local"].last(metric.name), self.last(metric.name)
+        better = [name for name in served.index if name in alone and metric.gain(alone[name], served[name]) > 0]
+        if metric.gain(means["local"], mine) > 0:
+            words += " Training alone was better: with these settings, sharing does not help these clients."
+        return f"{words} {len(better)} of {len(served)} clients would be better off alone."
 
     def over_clients(self, column: str) -> dict[str, Any]:
         """Mean, standard deviation and worst over clients of what was measured last, and how many were measured."""
@@ -415,6 +440,10 @@ class Result:
         if weights is None:
             raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights
+
+    def network_of(self, client: str) -> "nn.Module":
+        """A new network as the client's cluster holds it."""
+        return self._network(client, self.served(client).through)
 
     def _network(self, client: str, through: str = "") -> "nn.Module":
         from fedclade.models.assigned import specs_of

@@ -73,7 +73,7 @@ class Loop:
             self.clients,
             engine.initial,
             engine.layout,
-            settings.training,
+            settings.pace,
             settings.seed,
             rounds=settings.rounds,
             participation=settings.participation,

@@ -62,6 +62,7 @@ class Settings(BaseModel):
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
+    baselines: bool = False  # also run fedavg and local on the same rows, to see whether the method pays
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     engine_address: str | None = None  # of a Ray cluster: `engine = { name = "flower-sim", address = "..." }`
@@ -75,6 +76,14 @@ class Settings(BaseModel):
     @classmethod
     def _data_with_options(cls, values: Any) -> Any:
         return with_engine_address(with_data_options(values)) if isinstance(values, Mapping) else values
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _rate_of_optimizer(cls, value: Any) -> Any:
+        """Adam's steps are as long as its rate, so that it needs a smaller one."""
+        if isinstance(value, Mapping) and value.get("optimizer") in ("adam", "adamw"):
+            return {"learning_rate": 0.001, **value}
+        return value
 
     @field_validator("method", mode="before")
     @classmethod
@@ -133,6 +142,11 @@ class Settings(BaseModel):
         if needed is not None and told not in (None, needed):
             raise ValueError(f"task {self.task.name} needs labels that are {needed}, but data.labels is {told}")
         return self
+
+    @property
+    def pace(self) -> Training:
+        """How clients train, with a schedule that ends with the run."""
+        return self.training.for_run(self.rounds)
 
     @property
     def reading(self) -> DataOptions:

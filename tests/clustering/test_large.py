@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fedclade.clustering.centers import kmeans
 from fedclade.clustering.hierarchy import LINKAGES
-from fedclade.clustering.large import TOO_MANY, agglomerate_rows, bundle_distances
+from fedclade.clustering.large import EXACT, TOO_MANY, agglomerate_rows, bundle_distances
 from fedclade.clustering.scores import adjusted_rand
 from fedclade.clustering.similarity import directions, distance_matrix
 from fedclade.errors import FedcladeError
@@ -57,6 +58,11 @@ def test_a_threshold_means_the_same_for_bundles():
     large = agglomerate_rows(rows, threshold=between, exact=100)
     assert adjusted_rand(truth, large.labels) > 0.99
     assert not agglomerate_rows(rows, threshold=30.0, exact=100).labels.any()
+
+
+def test_kmeans_of_many_clients_starts_from_bundles():
+    rows, truth = planted(5, 4, clients=EXACT + 500)
+    assert adjusted_rand(truth, kmeans(rows, 4)) > 0.99
 
 
 def test_those_shown_stand_for_every_cluster():

@@ -17,6 +17,7 @@ from fedclade.cli import (
     deploying,
     listing,
     place,
+    predicting,
     reporting,
     reproducing,
     runs,
@@ -54,6 +55,8 @@ app.command()(runs.show)
 app.command("runs")(listing.list_runs)
 app.command()(listing.config)
 app.command()(place.place)
+app.command()(predicting.predict)
+app.command()(predicting.export)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)

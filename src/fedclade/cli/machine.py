@@ -33,6 +33,7 @@ def facts_of(result: "Result") -> dict[str, Any]:
         **result.agreement,
         "bytes": result.bytes,
         "failures": len(result.failures),
+        "verdict": result.verdict,
         "seconds": result.seconds,
         "remarks": [*result.record.get("remarks", ()), *result.remarks],
     }

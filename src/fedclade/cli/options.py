@@ -27,6 +27,10 @@ DataDir = Annotated[
 NewDataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Where to put the files.  [$FEDCLADE_DATA, or the user's cache]")
 ]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="Where networks run: cpu, cuda, mps, or auto (a GPU if there is one).  [cpu]"),
+]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes.  [one for each core]")]
 Track = Annotated[
     list[str] | None,

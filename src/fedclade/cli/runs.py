@@ -36,6 +36,7 @@ def run(
     rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.  [10]")] = None,
     seed: options.Seed = None,
     workers: options.Workers = None,
+    device: options.Device = None,
     engine: Annotated[
         str | None,
         typer.Option("--engine", help="Where clients run: local, flower-sim (Ray) or flower (processes).  [local]"),
@@ -55,6 +56,9 @@ def run(
             help="Any other setting, as participation=0.1 or training.learning_rate=0.1. May be given often.",
         ),
     ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also run fedavg and clients alone, to see whether the method pays.")
+    ] = False,
     track: options.Track = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only try one round, and say what the run would be, take and send.")
@@ -69,8 +73,8 @@ def run(
 
     given = {
         "data": data, "split": split, "clients": clients, "test_view": test_view, "model": model, "method": method,
-        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "engine": engine, "data_dir": data_dir,
-        "out": out,
+        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "device": device, "engine": engine,
+        "data_dir": data_dir, "out": out, "baselines": baselines or None,
     }  # fmt: skip
     values = gathered(config, given, assignments or ())
     chosen = values.pop("out", None)

@@ -1,5 +1,7 @@
 """Where clients' networks run: rows are put there once, and everything else is made where the rows are."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from fedclade.errors import FedcladeError
@@ -15,6 +17,11 @@ def device_of(name: str) -> torch.device:
     if not there.get(name, False):
         raise FedcladeError(f"device {name!r} is not there: torch sees {[known for known in there if there[known]]}")
     return torch.device(name)
+
+
+def here(device: torch.device) -> AbstractContextManager:
+    """Inside, what is made without naming a device is made on this one."""
+    return nullcontext() if device.type == "cpu" else device
 
 
 def seed_torch(seed: int, device: torch.device) -> None:

@@ -219,7 +219,7 @@ class Built:
 
     def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
-        if self.device.type != "cpu" or self.objective.link is None:
+        if self.objective.link is None:
             return self.plain
         ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
         if ops is None or not is_worth_it(ops):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedclade.clients.describe import OF_FEATURES, describe
-from fedclade.clients.device import device_of, seed_torch
+from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
@@ -205,7 +205,7 @@ class ClientRuntime:
     def _train(self, tasks: Mapping[str, Train], round: int) -> dict[str, Answer | Failure]:
         """Train clients of one network together; a task that brings its own rows comes alone."""
         first, one = next(iter(tasks.items()))
-        training, network = one.training or self.training, self.network(first)
+        training, network = (one.training or self.training).in_round(round), self.network(first)
         rows = {client: self._rows(client, task) for client, task in tasks.items()}
         jobs, chosen = [], {}
         for client, task in tasks.items():
@@ -219,7 +219,8 @@ class ClientRuntime:
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
         counts = self._row_weights(x, y, [of.places for of in rows.values()])
-        trained, mean_losses = train(learner, x, y, jobs, training, counts)
+        with here(x.device):
+            trained, mean_losses = train(learner, x, y, jobs, training, counts)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
@@ -459,7 +460,7 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     mapped = getattr(runtime.federation.x, "filename", None)
-    if mapped and Path(mapped).is_file():
+    if mapped and str(mapped).endswith(".npy") and Path(mapped).is_file():  # else it has no header to read it by
         (folder / "x.npy").symlink_to(mapped)
     else:
         np.save(folder / "x.npy", runtime.federation.x)

@@ -4,6 +4,7 @@ Tasks and answers are plain frozen values. Weights in them are whole flat vector
 really travels (see `fedclade.clients.messages`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -22,22 +23,53 @@ SERVER = "server"  # the name under which the server itself works on rows it was
 
 @travels
 class Training(BaseModel):
-    """How a client trains: stochastic gradient descent on its own rows."""
+    """How a client trains: gradient descent on its own rows, batch by batch. What an optimiser remembers of its steps
+    begins anew in every round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     local_epochs: Annotated[int, Field(ge=0)] = 2
     batch_size: Annotated[int, Field(ge=1)] = 16
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # the longest gradient of a step
     # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
-    schedule: Literal["constant", "cyclic"] = "constant"
+    # "cosine": it falls from `learning_rate` to `base_rate` in `period` rounds
+    # "step": it is multiplied by `gamma` every `period` rounds
+    schedule: Literal["constant", "cyclic", "cosine", "step"] = "constant"
+    period: Annotated[int, Field(ge=1)] | None = None  # None: the rounds of the run; for "step", a third of them
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Annotated[int, Field(ge=0)] = 0  # rounds in which the rate climbs to what the schedule says
     base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
     step_size: Annotated[int, Field(ge=1)] | None = None  # steps of half a cycle; None: those of two epochs
     # A meta step looks for weights from which one step of `inner_rate` does well (Per-FedAvg)
     meta: Literal["none", "first-order", "hessian-free"] = "none"
     inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+
+    @property
+    def unhurried(self) -> "Training":
+        """For those who come after the run: its schedule by rounds is over."""
+        return self.model_copy(update={"warmup": 0, **({} if self.schedule == "cyclic" else {"schedule": "constant"})})
+
+    def for_run(self, rounds: int) -> "Training":
+        """With a period for its schedule."""
+        if self.period is not None or self.schedule not in ("cosine", "step"):
+            return self
+        return self.model_copy(update={"period": max(rounds if self.schedule == "cosine" else rounds // 3, 1)})
+
+    def in_round(self, round: int) -> "Training":
+        """With the rate of a round; rounds that train are counted from 1."""
+        done = max(round - 1, 0)
+        rate, period = self.learning_rate, self.period or 1
+        if self.schedule == "cosine":
+            height = (1 + math.cos(math.pi * min(done / period, 1))) / 2
+            rate = self.base_rate + (rate - self.base_rate) * height
+        elif self.schedule == "step":
+            rate *= self.gamma ** (done // period)
+        rate *= min((done + 1) / (self.warmup + 1), 1)
+        return self if rate == self.learning_rate else self.model_copy(update={"learning_rate": rate})
 
 
 @travels

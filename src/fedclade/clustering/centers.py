@@ -7,6 +7,7 @@ import numpy as np
 
 from fedclade.clustering.hierarchy import agglomerate, linkage_tree
 from fedclade.clustering.labels import in_order
+from fedclade.clustering.large import EXACT, agglomerate_rows
 from fedclade.clustering.similarity import directions, distance_matrix, informative
 from fedclade.errors import FedcladeError, unknown
 
@@ -146,8 +147,12 @@ def _mixture(rows: np.ndarray, n_clusters: int, covariance: str) -> "GaussianMix
 
 def _ward_means(rows: np.ndarray, n_clusters: int) -> np.ndarray:
     _check_count(n_clusters, len(rows))
-    tree = linkage_tree(distance_matrix(rows), "ward")
-    labels = tree.labels_after(max(len(rows) - n_clusters, int((tree.heights == 0).sum())))  # equal rows stay together
+    if len(rows) > EXACT:
+        labels = agglomerate_rows(rows, "ward", n_clusters=n_clusters).labels
+    else:
+        tree = linkage_tree(distance_matrix(rows), "ward")
+        merges = max(len(rows) - n_clusters, int((tree.heights == 0).sum()))  # equal rows stay together
+        labels = tree.labels_after(merges)
     return np.stack([rows[labels == cluster].mean(axis=0) for cluster in range(labels.max() + 1)])
 
 

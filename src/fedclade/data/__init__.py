@@ -30,11 +30,13 @@ def federation_of(
     """A federation from anything that can be one.
 
     `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"table:PATH"`,
-    `"my_module:make_data"`, a Dataset, a Federation, a pandas DataFrame, or a dict of clients with arrays, DataFrames
-    or torch Datasets. `options` say how own data are read; `classes` and `preprocessing` are those of a run that own
+    `"my_module:make_data"`, a Dataset, a Federation, a pandas DataFrame, a dict of clients with arrays, DataFrames
+    or torch Datasets, or what Hugging Face, flwr-datasets and torchvision have (`fedclade.data.others`).
+    `options` say how own data are read; `classes` and `preprocessing` are those of a run that own
     data shall fit.
     """
     from fedclade.data import own
+    from fedclade.data.others import recognised
     from fedclade.data.partition import partition
     from fedclade.data.sources import load, sources
 
@@ -42,6 +44,7 @@ def federation_of(
     if isinstance(data, str) and not data.startswith(("folder:", "table:")):
         name, colon, _ = data.partition(":")
         data = _made(data) if colon and name not in sources() else load(data, data_dir)
+    data = recognised(data, options)
     if not isinstance(data, Dataset) and split not in (None, "natural", "own"):
         raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
     if isinstance(data, Federation):

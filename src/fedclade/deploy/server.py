@@ -208,7 +208,7 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         networks,
         Memory(folder.path / "clients"),
         settings.seed,
-        settings.training,
+        settings.pace,
         settings.task,
         settings.device,
     )
@@ -217,7 +217,7 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         session=uuid.uuid4().hex[:12],
         since=-1,
         seed=settings.seed,
-        training=settings.training,
+        training=settings.pace,
         classes=classes,
         task=settings.task,
         options=settings.reading,

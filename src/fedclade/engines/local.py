@@ -48,6 +48,8 @@ class LocalTransport:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         runtime.built  # noqa: B018  (a model that cannot be made must fail here)
+        if runtime.x.device.type != "cpu":
+            workers = 1  # one process a GPU
         self.runtime, self.workers = runtime, workers
         self.clients = runtime.federation.names
         self.name = "local" if hands is None else "flower-sim"

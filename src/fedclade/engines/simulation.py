@@ -78,6 +78,7 @@ class SimulatedHands:
         cluster = address or os.environ.get("RAY_ADDRESS")
         if cluster:  # other machines cannot map what lies in this one's memory
             runtime.federation = replace(runtime.federation, x=np.array(runtime.federation.x))
+        is_on_gpu = runtime.x.device.type == "cuda"
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
         save_runtime(runtime, self._folder)
         # A cluster knows by itself how many hands it has.
@@ -102,7 +103,7 @@ class SimulatedHands:
                     client_app=client_app(self._folder),
                     num_supernodes=min(HANDS, len(runtime.federation)),
                     backend_config={
-                        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                        "client_resources": {"num_cpus": 1, "num_gpus": float(is_on_gpu)},
                         "init_args": started,
                     },
                 )

@@ -66,6 +66,20 @@ def clients_of_table(path: Path, options: DataOptions) -> list[OwnRows]:
     return rows_by_client(table, options, str(path))
 
 
+def read_rows(path: Path, options: DataOptions) -> Any:
+    """Rows without labels: the table of a file, or the array `x` of an .npz."""
+    kind = _kind(path, KINDS)
+    if not kind or not _is_file(path):
+        raise FedcladeError(f"{path}: it is no file with rows: give one of a kind among {listed(KINDS)}")
+    budget = Budget(options.max_gigabytes)
+    if kind in TABLES:
+        return _reading(path, lambda: TABLES[kind](path, budget))
+    found = _reading(path, lambda: _arrays_in(path, budget))
+    if "x" not in found:
+        raise FedcladeError(f"{path}: it has no array x: save it with one")
+    return found["x"]
+
+
 def path_of(data: str) -> Path:
     """What `folder:PATH` or `table:PATH` names."""
     kind, _, path = data.partition(":")
@@ -130,14 +144,19 @@ def _read_text(path: Path, budget: Budget) -> str:
 
 
 def _read_npz(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+    found = _arrays_in(path, budget)
+    if "x" not in found or "y" not in found:
+        raise FedcladeError(f"{path}: it has no arrays x and y, only {listed(found)}: save it with both")
+    return found
+
+
+def _arrays_in(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     wanted = ("x", "y", "x_test", "y_test", "group")
     with zipfile.ZipFile(path) as parts:
         names = [name.removesuffix(".npy") for name in parts.namelist()]
         for name in names:
             if name in wanted:
                 budget.take(path, _unpacked_size(parts, f"{name}.npy"))
-    if "x" not in names or "y" not in names:
-        raise FedcladeError(f"{path}: it has no arrays x and y, only {listed(names)}: save it with both")
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in wanted if name in names}
 

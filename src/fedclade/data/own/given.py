@@ -65,11 +65,11 @@ def _single(group: Any, where: str) -> Any:
 def _rows_of_arrays(name: str, arrays: Sequence[Any], options: DataOptions, where: str) -> OwnRows:
     if len(arrays) not in (2, 4):
         raise FedcladeError(f"{where}: give (x, y), (x, y, x_test, y_test) or a dict with these names")
-    x = _rows(arrays[0], where, options)
+    x = rows_as_numbers(arrays[0], where, options)
     labels = _labels(x, arrays[1], options, where, "rows")
     if len(arrays) == 2 or as_array(arrays[2], f"{where}: its test rows").size == 0:
         return OwnRows(name, x, labels, where=where)
-    x_test = _rows(arrays[2], where, options)
+    x_test = rows_as_numbers(arrays[2], where, options)
     test_labels = _labels(x_test, arrays[3], options, where, "test rows")
     if kind_of(x_test) != kind_of(x):
         raise FedcladeError(
@@ -113,7 +113,7 @@ def rows_of_text(name: str, text: str, options: DataOptions, where: str) -> OwnR
     return OwnRows(name, whole[:, :-1].astype(np.int32), labels, is_text=True, where=where)
 
 
-def _rows(values: Any, where: str, options: DataOptions) -> np.ndarray:
+def rows_as_numbers(values: Any, where: str, options: DataOptions) -> np.ndarray:
     """uint8 images, channels first, or numbers (rows, features, ...), or tokens (rows, length)."""
     x = as_array(values, f"{where}: its rows")
     if options.rows == "tokens":
