@@ -118,3 +118,13 @@ def test_newcomers_without_labels_are_placed_by_their_rows(tmp_path: Path) -> No
         assert placed[client.name].cluster == homes[f"c{client.group}"]
         assert placed[client.name].confidence > 0.3
     assert placed["strange"].cluster is None
+
+
+@pytest.mark.parametrize("case", ["regression", "multilabel", "tokens"])
+def test_tasks_without_classes_of_rows_are_looked_at_too(case: str, tmp_path: Path) -> None:
+    from test_tasks import a_run
+
+    result = a_run(case, tmp_path, method="clade", rounds=2, workers=1)
+    assert result.summary["failures"] == 0
+    assert [look["view"] for look in result.last_kept("groups")["looks"]] == ["features"]
+    assert result.last_kept("serving")["candidates"][0] == "as it is"

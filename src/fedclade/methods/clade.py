@@ -45,7 +45,6 @@ class Clade(Method):
         "the number too",
         "one shot",
         "model, sums over rows",
-        needs_labels=True,
     )
     serving: ClassVar[str] = "pick"
     State: ClassVar[type | None] = Known
