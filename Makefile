@@ -58,15 +58,26 @@ pictures: install
 	$(BIN)/python studies/gallery.py
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
-.PHONY: results-small results-rivals results-automatic reproductions
+.PHONY: results-small results-rivals results-benchmark results-automatic reproductions
 results-small: install
 	$(BIN)/python studies/results.py --only small
 
 results-rivals: install
 	$(BIN)/python studies/results.py --only rivals
 
+results-benchmark: install
+	$(BIN)/fedclade benchmark --page docs/benchmark.md
+
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md
+
+# What one lying client in ten can do; what damage to a run's files can do.
+.PHONY: results-attacks results-reliability
+results-attacks: install
+	$(BIN)/python studies/attacks.py --out docs/results/attacks.md
+
+results-reliability: install
+	$(BIN)/python tools/reliability.py
 
 REPRODUCED := fedclust/table1 hicfl/table2 fedsccs/fig8
 

@@ -82,7 +82,7 @@ OTHERS: list[tuple[str, Model, Shape]] = [
     ("1-D convolutions (har-cnn), 9x128", "har-cnn", (9, 128)),
     ("LSTM in both directions (bilstm), 6x32", "bilstm", (6, 32)),
     ("MLP 128-64-32, 784 inputs", "mlp", (784,)),
-    ("residual, normalised (resnet9), 3x16x16", "resnet9", (3, 16, 16)),
+    ("residual, normalised (resnet9), 3x16x16", "resnet9-gn", (3, 16, 16)),
 ]
 LIMITS: list[tuple[str, Model, Shape]] = [
     ("3x3 convolutions with padding (8, 16)", convolutional((8, 16), 3, padding=1), GREY),

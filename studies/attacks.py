@@ -1,16 +1,17 @@
-"""What one lying client of ten can do, by method, attack and aggregation rule.
+"""What one lying client in ten can do, by method, attack and aggregation rule.
 
     python studies/attacks.py --data-dir DIR --out docs/results/attacks.md
 
-Every run is kept under --runs and is not done again. The liar trains honestly and then sends something else; it begins
-after the clusters are made (where they are made at once, a liar there is placed by its own lies and harms itself).
+Every run is kept under --runs and is not done again. Each group of ten clients has one liar. It trains honestly and
+then sends something else; it begins after the clusters are made (where they are made at once, a liar there is placed
+by its own lies and harms itself).
 Accuracies are the means over the honest clients, of the models that serve them.
 """
 
 import argparse
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedclade.runs.record import run_record
 from fedclade.settings import Settings, settings_from
 from fedclade.tables import to_markdown
 
-LIAR, FROM_ROUND = 3, 2
+LIAR_OF_GROUP, FROM_ROUND = 3, 2  # the fourth client of each group lies, from the second round on
 SETTING = {
     "data": "mnist", "split": "rotation:2", "clients": 20, "rows": 150, "model": "mlp", "rounds": 15, "workers": 1,
     "evaluate_every": 0, "training": {"local_epochs": 2, "batch_size": 16, "learning_rate": 0.05, "momentum": 0.5},
@@ -90,10 +91,10 @@ RULES: dict[str, Any] = {
 
 
 class Attacked:
-    """An engine, one of whose clients lies."""
+    """An engine, some of whose clients lie."""
 
-    def __init__(self, engine: Any, liar: str, lie: Lie | None, seed: int) -> None:
-        self._engine, self._liar, self._lie, self._seed = engine, liar, lie, seed
+    def __init__(self, engine: Any, liars: Sequence[str], lie: Lie | None, seed: int) -> None:
+        self._engine, self._liars, self._lie, self._seed = engine, liars, lie, seed
         self.has_strangers = True
 
     def __getattr__(self, name: str) -> Any:
@@ -101,13 +102,23 @@ class Attacked:
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         answers = dict(self._engine.answer(tasks, round))
-        task, answer = tasks.get(self._liar), answers.get(self._liar)
-        is_due = self._lie is not None and round >= FROM_ROUND
-        if is_due and isinstance(task, Train) and isinstance(answer, Trained) and len(answer.weights):
-            start = task.candidates[answer.chosen or 0]
-            if answer.weights.shape == start.shape:
-                answers[self._liar] = self._lie(answer, start, np.random.default_rng([self._seed, round]))  # type: ignore[misc]
+        if self._lie is None or round < FROM_ROUND:
+            return answers
+        for k, liar in enumerate(self._liars):
+            task, answer = tasks.get(liar), answers.get(liar)
+            if isinstance(task, Train) and isinstance(answer, Trained) and len(answer.weights):
+                start = task.candidates[answer.chosen or 0]
+                if answer.weights.shape == start.shape:
+                    answers[liar] = self._lie(answer, start, np.random.default_rng([self._seed, round, k]))
         return answers
+
+
+def liars_of(groups: Mapping[str, Any]) -> list[str]:
+    """One client of each group."""
+    members: dict[Any, list[str]] = {}
+    for client, group in groups.items():
+        members.setdefault(group, []).append(client)
+    return [names[LIAR_OF_GROUP] for names in members.values()]
 
 
 @lru_cache
@@ -126,18 +137,15 @@ def accuracy(folder: Path, settings: Settings, lie: Lie | None) -> float:
             facts = {"groups": federation.groups, "classes": federation.classes, "input_shape": shape}
             record = run_record(settings, clients=federation.names, fingerprint="", split=federation.split, **facts)
             run = RunFolder.create(folder, record)
-        liar = federation.names[LIAR]
-        with contextlib.suppress(
-            FedcladeError
-        ):  # the models were driven away: the run ends with an error, as it should
+        # Where the models are driven away the run ends with an error, as it should.
+        with contextlib.suppress(FedcladeError):
             engine = make_engine(run, settings, federation, networks)
-            attacked = Attacked(engine, liar, lie, settings.seed)
+            attacked = Attacked(engine, liars_of(federation.groups), lie, settings.seed)
             go(run, settings, lambda: attacked, federation.names, groups=federation.groups)
     if not run.is_finished:
         return float("nan")
     result = Result.open(folder)
-    seen = result.last("accuracy")
-    return float(seen[[name for name in seen.index if name != result.record["clients"][LIAR]]].mean())
+    return float(result.last("accuracy").drop(liars_of(result.record["groups"])).mean())
 
 
 def main() -> None:
@@ -167,9 +175,9 @@ def main() -> None:
 
 def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
     parts = [
-        "# One liar among twenty\n",
+        "# One liar in ten\n",
         "Made by `python studies/attacks.py` (2-core CPU). MNIST in two rotations, 20 clients of 150 rows (10 of each "
-        f"rotation), an MLP, 15 rounds, {seeds} seeds. One client lies from round {FROM_ROUND} on. Mean accuracy in % of the "
+        f"rotation), an MLP, 15 rounds, {seeds} seeds. One client of each ten lies from round {FROM_ROUND} on. Mean accuracy in % of the "
         "honest clients, of the models that serve them; the rule is the run's `aggregation`. A claim of 10^12 rows is "
         "refused by the bound on rows (`max_samples`), whatever the rule.\n",
     ]

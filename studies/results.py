@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedclade.clients.objective import ACCURACY
 from fedclade.compare import Comparison, Study, compare
-from fedclade.compare.outcomes import LEGEND
+from fedclade.compare.outcomes import legend_for
 from fedclade.methods import METHODS
 from fedclade.settings import cores, read_toml
 from fedclade.tables import to_markdown
@@ -288,7 +289,7 @@ def main() -> None:
         text, lines = section(name, done)
         sections.append(text)
         overview += lines
-    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=LEGEND)
+    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=legend_for(ACCURACY))
     arguments.out.write_text("\n".join([head, *overview, "", *sections]))
     print(f"written: {arguments.out}")
 

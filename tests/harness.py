@@ -10,6 +10,7 @@ import numpy as np
 import fedclade
 from fedclade.ask import Ask
 from fedclade.clients.memory import Memory
+from fedclade.clients.objective import ACCURACY, LOSS, Metric
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -58,6 +59,7 @@ class Scripted:
     layout: Layout = TWO
     input_shape: tuple[int, ...] = (2,)
     n_classes: int = 4
+    metrics: tuple[Metric, ...] = (ACCURACY, LOSS)
     facts: Mapping[str, Any] = field(default_factory=dict)
     has_strangers: bool = False
     keeps_models: bool = False

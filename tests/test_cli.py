@@ -102,12 +102,13 @@ def unfinished(copy: Path) -> Path:
 
 
 def error_of(result: Result) -> str:
-    """The one line of an error for people."""
+    """The one line of an error for people, after the progress of rounds if there was any."""
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    *progress, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert all(earlier.startswith("round ") for earlier in progress)
+    return line
 
 
 # --- starting up ------------------------------------------------------------------------------------------------------
@@ -141,9 +142,9 @@ def test_it_is_a_module_too_and_bears_a_reader_that_leaves() -> None:
 def test_run_shows_rounds_and_a_table_and_keeps_a_folder(invoke: Invoke, finished: Path) -> None:
     result = invoke("run", *SMALL, "--rounds", 1)
     assert result.exit_code == 0
-    assert re.search(r"^round 1/1  accuracy 0\.\d{3}  clusters 1  up [\d.]+ kB  down [\d.]+ kB$", result.stdout, re.M)
+    assert re.search(r"^round 1/1  accuracy 0\.\d{3}  clusters 1  up [\d.]+ kB  down [\d.]+ kB$", result.stderr, re.M)
     (folder,) = Path("runs").iterdir()
-    assert re.fullmatch(r"digits-fedavg-0-\d{8}-\d{6}", folder.name)
+    assert re.fullmatch(r"digits-clade-0-\d{8}-\d{6}", folder.name)
     assert str(folder) in result.stdout
     shown = invoke("show", finished).stdout
     assert "fedclust on digits (label-groups:2): 6 clients, model mlp, seed 0" in shown
@@ -190,13 +191,13 @@ def test_ctrl_c_says_how_to_go_on_and_nothing_is_lost(invoke: Invoke) -> None:
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell may have let us ignore it
     )
-    assert process.stdout is not None
-    while "round 3/" not in process.stdout.readline():
+    assert process.stderr is not None
+    while "round 3/" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "stopped; go on with: fedclade resume broken\n"
+    assert errors.splitlines()[-1] == "stopped; go on with: fedclade resume broken"
 
     state = invoke("show", "broken").stdout
     assert re.search(r"([3-9]|1\d) of 12 have ended; go on with: fedclade resume broken", state)
@@ -212,7 +213,7 @@ def test_ctrl_c_says_how_to_go_on_and_nothing_is_lost(invoke: Invoke) -> None:
 def test_resume_goes_on_and_adds_rounds(invoke: Invoke, unfinished: Path) -> None:
     assert "2 of 4 have ended; go on with: fedclade resume" in invoke("show", unfinished).stdout
     result = invoke("resume", unfinished, "--rounds", 5)
-    assert [line[:9] for line in result.stdout.splitlines()[:3]] == ["round 3/5", "round 4/5", "round 5/5"]
+    assert [line[:9] for line in result.stderr.splitlines()] == ["round 3/5", "round 4/5", "round 5/5"]
     assert "past round 5 already" in error_of(invoke("resume", unfinished, "--rounds", 1))
 
 

@@ -11,6 +11,7 @@ from fedclade.errors import FedcladeError
 from fedclade.runs.folder import RunFolder
 from fedclade.tables import to_latex, to_markdown
 
+NAMES = {"FedAvg": "FedAvg", "FedClust 50 %": "FedClust-50"}  # labels, and the folders of their runs
 SETTINGS = {"data": "digits", "split": "label-groups:2", "clients": 4, "rounds": 2, "model": "mlp", "rows": 40}
 
 
@@ -43,6 +44,24 @@ def test_the_table_has_a_row_for_each_cell_that_ended(finished: tuple[Path, dict
     assert table["p_best"].notna().sum() == 1  # one of the two is the best
     comparison.write()
     assert {"table.md", "table.tex", "table.csv", "table.html", "runs.csv"} <= {path.name for path in out.iterdir()}
+
+
+def test_local_models_are_compared_on_the_clients_that_all_have_trained(
+    finished: tuple[Path, dict[str, object]],
+) -> None:
+    """FedClust's training before its clusters serves nobody: whom it never drew again has no model that counts."""
+    out, plan = finished
+    results = Comparison(Study.of(plan), out).results().set_index(["label", "seed"])
+    for seed in (0, 1):
+        histories = {label: RunFolder.open(out / label / f"seed-{seed}").table("history") for label in NAMES.values()}
+        drawn = histories["FedClust-50"].query("round > 0 and trained")["client"].unique()
+        assert 0 < len(drawn) < 4
+        measured = histories["FedClust-50"].dropna(subset=["accuracy_local"])["client"].unique()
+        assert set(measured) == set(drawn)
+        for name, label in NAMES.items():
+            last = histories[label].dropna(subset=["accuracy_local"]).groupby("client")["accuracy_local"].last()
+            assert results.loc[(name, seed), "local_clients"] == len(drawn)
+            assert results.loc[(name, seed), "accuracy_local_mean"] == pytest.approx(last[list(drawn)].mean())
 
 
 def test_tables_are_written_in_words_that_can_be_pasted(finished: tuple[Path, dict[str, object]]) -> None:

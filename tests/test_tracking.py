@@ -58,10 +58,10 @@ def test_a_run_that_was_not_tracked_is_told_from_its_history(tmp_path: Path) -> 
 
 
 def test_rounds_beyond_what_counts_are_dropped_from_the_file(tmp_path: Path) -> None:
-    tracker = tracking.CSV(tmp_path, {}, -1)
+    tracker = tracking.CSV(tmp_path, {}, -1, tracking.names_of("accuracy"))
     for round in range(4):
-        tracker.log(round, dict.fromkeys(tracking.METRICS, 0.5))
-    tracking.CSV(tmp_path, {}, 1)
+        tracker.log(round, dict.fromkeys(tracking.names_of("accuracy"), 0.5))
+    tracking.CSV(tmp_path, {}, 1, tracking.names_of("accuracy"))
     assert [row["round"] for row in rows_of(tmp_path)] == ["0", "1"]
 
 

@@ -45,7 +45,7 @@ SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within 
     "random": {"n_clusters": 2, "warmup": 2, "selection": "least-selected"},
     "wc": {"n_clusters": 2, "warmup": 2, "selection": "random"},
 }
-SIMULATED = ("fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
+SIMULATED = ("clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
 
 
 def settings_of(name: str, participation: float) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def record(path: Path) -> None:
                 out = place / f"{engine}-{name}"
                 result = api.run("digits", workers=workers, engine=engine, out=out, **given)
                 keep(f"{engine}-2/{name}", fingerprint(result.path) + served(result))
-        for model in ("digits-cnn", "resnet9"):  # pictures: convolutions, batched and client by client
+        for model in ("digits-cnn", "resnet9-gn"):  # pictures: convolutions, batched and client by client
             for size in (10, 64):
                 try:
                     given = settings_of("fedavg", 1.0) | {"training": {**TRAINING, "batch_size": size}}

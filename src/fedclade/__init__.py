@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedclade.errors import FedcladeError
     from fedclade.methods import About, Clusters, Method, Placement, RoundContext
     from fedclade.newcomers import Placed, place
+    from fedclade.predicting import export, predict
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ _HOMES = {
     "fedclade.errors": ("FedcladeError",),
     "fedclade.methods": ("About", "Clusters", "Method", "Placement", "RoundContext"),
     "fedclade.newcomers": ("Placed", "place"),
+    "fedclade.predicting": ("export", "predict"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -58,9 +60,11 @@ __all__ = [
     "RoundContext",
     "Train",
     "Training",
+    "export",
     "federation_of",
     "load",
     "place",
+    "predict",
     "resume",
     "run",
 ]

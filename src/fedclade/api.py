@@ -8,16 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedclade.assembly import check_number_of_clusters, go, make_engine, make_federation, make_networks, model_name
+from fedclade.assembly import (
+    check_number_of_clusters,
+    check_task,
+    fitted,
+    go,
+    make_engine,
+    make_federation,
+    make_networks,
+    model_name,
+)
 from fedclade.clients.tasks import Training
 from fedclade.data import Federation, fingerprint
 from fedclade.errors import FedcladeError
-from fedclade.methods import Method
+from fedclade.methods import Method, method_class
 from fedclade.models.assigned import Networks, specs_of
-from fedclade.result import Result
+from fedclade.result import BASELINES, Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
-from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record
+from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record, with_settings
 from fedclade.settings import Settings, settings_from
 from fedclade.tracking import named_trackers
 
@@ -74,13 +83,18 @@ def _begun(
     trackers: Sequence[str],
 ) -> Result:
     if settings.engine == "flower":
+        if settings.baselines:
+            raise FedcladeError("on real processes run the baselines, fedavg and local, by themselves")
         return _on_real_processes(settings, out)
     federation = make_federation(settings, data)
     check_number_of_clusters(settings.method, len(federation))
     if isinstance(data, str) and settings.workers > 1:
         federation = federation.shared()
-    networks = make_networks(settings.method, model, federation.names, federation.input_shape, federation.n_classes)
+    networks = make_networks(settings, model, federation.names, federation.input_shape, federation.n_classes)
+    ready = fitted(settings, federation)
+    check_task(ready, federation, networks)
     settings = _from_anywhere(settings.model_copy(update={"model": model_name(networks.specs)}))
+    counts = federation.label_counts()
     record = run_record(
         settings,
         clients=federation.names,
@@ -90,14 +104,16 @@ def _begun(
         classes=federation.classes,
         input_shape=federation.input_shape,
         columns=federation.columns,
-        label_counts=federation.label_counts().tolist(),
+        label_counts=None if counts is None else counts.tolist(),
         preprocessing=federation.preprocessing.model_dump(mode="json") if federation.preprocessing else None,
         remarks=list(federation.remarks),
+        task=ready.task,
     )
     folder = RunFolder.create(out, record)
     folder.write_held_out(federation.held_out)
     try:
-        return _gone(folder, settings, federation, networks, on_round, trackers)
+        ready = settings.model_copy(update={"task": ready.task})
+        return _gone(folder, ready, federation, networks, on_round, trackers)
     except FedcladeError:
         folder.discard_unbegun()
         raise
@@ -139,7 +155,29 @@ def _gone(
         trackers=trackers,
         forget_memory=forget_memory,
     )
+    if settings.baselines:
+        _run_baselines(folder, settings, federation, networks, forget_memory)
     return Result(folder, networks, settings.method)
+
+
+def _run_baselines(
+    folder: RunFolder, settings: Settings, federation: Federation, networks: Networks, forget_memory: bool
+) -> None:
+    """One model for all, and every client alone, on the same rows with the same settings."""
+    for name in BASELINES:
+        beside = settings.model_copy(update={"method": method_class(name)(), "baselines": False})
+        record = with_settings({**folder.settings, "label_counts": None}, beside)
+        place = folder.path / "baselines" / name
+        is_begun = (place / "settings.json").is_file()
+        run = RunFolder.open(place) if is_begun else RunFolder.create(place, record)
+        if run.last_round == settings.rounds and run.is_finished:
+            continue
+        if is_begun:
+            with run:
+                run.update_settings(record)
+        shape = federation.input_shape
+        nets = make_networks(beside, list(networks.specs[:1]), federation.names, shape, federation.n_classes)
+        _gone(run, beside, federation, nets, None, (), forget_memory)
 
 
 def _on_real_processes(settings: Settings, out: Path) -> Result:
@@ -163,19 +201,20 @@ def resume(
     data: Any = None,
     model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
+    task: Any = None,
     forget_memory: bool = False,
     on_round: Callable[[Progress], None] | None = None,
     track: str | Sequence[str] | None = None,
 ) -> Result:
     """Go on with a run where it stopped, or add rounds to one that has ended.
 
-    Data, model and method that were given as Python objects must be given again, but for a method in a module.
+    Data, model, method and task that were given as Python objects must be given again, but for those in a module.
     `forget_memory` goes on although what clients remember is lost: they begin again from their cluster's model.
     """
     trackers = named_trackers(track)
     folder = RunFolder.open(path)
     record = folder.settings
-    settings = recorded_settings(record, path, method, rounds=rounds, workers=workers, data_dir=data_dir)
+    settings = recorded_settings(record, path, method, task, rounds=rounds, workers=workers, data_dir=data_dir)
     if settings.engine == "flower":
         from fedclade.deploy.local import resume_on_trial
 
@@ -189,13 +228,13 @@ def resume(
     if fingerprint(federation) != record["fingerprint"]:
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
     spec = model or settings.model
-    networks = make_networks(settings.method, spec, federation.names, federation.input_shape, federation.n_classes)
+    networks = make_networks(settings, spec, federation.names, federation.input_shape, federation.n_classes)
     last = folder.last_round
     if last is not None and last > settings.rounds:
         raise FedcladeError(f"the run in {path} is past round {last} already: ask for more rounds than that")
     if rounds is not None:
         with folder:
-            folder.update_settings({**record, "settings": settings.model_dump(mode="json")})
+            folder.update_settings(with_settings(record, settings))
     return _gone(folder, settings, federation, networks, on_round, trackers, forget_memory)
 
 

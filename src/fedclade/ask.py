@@ -13,6 +13,7 @@ import numpy as np
 
 from fedclade.aggregation import Accumulator, Aggregation, Mean
 from fedclade.clients.messages import pack
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import (
     LOCAL,
     Answer,
@@ -27,6 +28,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
@@ -51,6 +54,7 @@ class Engine(Protocol):
     has_strangers: bool  # what clients send may be absurd on purpose
     keeps_models: bool  # clients keep their locally trained models, and can be asked for them
     training: Training | None  # how clients train; None: that is their own business
+    metrics: tuple[Metric, ...]  # what clients measure, the main metric first
 
     @property
     def clients(self) -> tuple[str, ...]: ...
@@ -170,6 +174,7 @@ class Ask:
         self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.max_samples = max_samples
+        self.spare = 0.0  # the share of clients' rows that nobody trains on now (see `fedclade.serving`)
         self.round = 0
         self.clear()
 
@@ -178,6 +183,7 @@ class Ask:
         self.ledger: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
         self.trained: dict[str, Trained] = {}  # without weights
+        self.trained_to_serve: set[str] = set()  # whose training was not for a comparison only
         self.answered: set[str] = set()
         self.asked: set[str] = set()
         self.records: dict[str, Any] = {}
@@ -196,6 +202,8 @@ class Ask:
     def __call__(self, tasks: Mapping[str, Evaluate], *, phase: str = "evaluate") -> Answers[Evaluated]: ...
     @overload
     def __call__(self, tasks: Mapping[str, Predict], *, phase: str = "predict") -> Answers[Predicted]: ...
+    @overload
+    def __call__(self, tasks: Mapping[str, Try], *, phase: str = "try") -> Answers[Tried]: ...
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
@@ -299,6 +307,7 @@ class Ask:
             self.engine.training,
             self.max_samples,
             self.engine.has_strangers,
+            self.engine.metrics,
         )
         wrong = fault(task, answer, expected)
         if wrong is None and isinstance(task, Train) and isinstance(answer, Trained):
@@ -307,17 +316,21 @@ class Ask:
 
     def _outgoing(self, tasks: Mapping[str, Task]) -> dict[str, Task]:
         """The tasks as they are sent; what clients share they still share."""
-        if self.engine.keeps_models and not self.updates:
+        if self.engine.keeps_models and not self.updates and not self.spare:
             return dict(tasks)
         changed = {id(task): self._changed(task) for task in tasks.values()}
         return {client: changed[id(task)] for client, task in tasks.items()}
 
     def _changed(self, task: Task) -> Task:
-        if isinstance(task, Train) and task.save == LOCAL != task.start and not self.engine.keeps_models:
+        if not isinstance(task, Train):
+            return task
+        if task.save == LOCAL != task.start and not self.engine.keeps_models:
             task = replace(task, save="")  # nobody goes on from it
-        if isinstance(task, Train) and task.upload != "nothing" and self.updates:
+        if task.rows is not None:
+            return task
+        if self.updates and task.upload != "nothing":
             task = replace(task, outgoing=self.updates)
-        return task
+        return replace(task, spare=self.spare, refill=True) if self.spare and not task.spare else task
 
     def _arrived(self, task: Train, answer: Trained) -> Trained:
         for step in reversed(task.outgoing):
@@ -358,6 +371,8 @@ class Ask:
         self._enter(client, phase, "up", pack(answer, layout).nbytes)
         if isinstance(answer, Trained):
             self.trained[client] = replace(answer, weights=NOTHING)
+            if phase == "train":
+                self.trained_to_serve.add(client)
 
     def _enter(self, client: str, phase: str, direction: str, size: int) -> None:
         self.ledger.append(

@@ -3,9 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fedclade.clients.networks import PlainNetwork
+from fedclade.clients.objective import label_statistics
 from fedclade.data import Federation, federation_of
 from fedclade.errors import FedcladeError
-from fedclade.methods import Method
+from fedclade.methods import Method, name_of
 from fedclade.models.assigned import Networks, Spec, specs_of
 from fedclade.rounds import Loop, Progress
 from fedclade.runs.folder import RunFolder
@@ -29,19 +33,58 @@ def make_federation(settings: Settings, data: Any = None) -> Federation:
         settings.seed,
         settings.test_view,
         settings.data_dir,
-        options=settings.data_options,
+        options=settings.reading,
     )
     return federation.limited(settings.rows, settings.seed)
 
 
+def fitted(settings: Settings, federation: Federation) -> Settings:
+    """The settings with the task as all clients' labels make it."""
+    if federation.labels != "numbers":
+        return settings
+    told = [label_statistics(federation.y[client.train]) for client in federation.clients]
+    return settings.model_copy(update={"task": settings.task.fitted(told)})
+
+
 def make_networks(
-    method: Method, model: Any, clients: Sequence[str], input_shape: tuple[int, ...], n_classes: int
+    settings: Settings, model: Any, clients: Sequence[str], input_shape: tuple[int, ...], n_classes: int
 ) -> Networks:
     """The networks of a run. A model that does not fit the rows is known now."""
-    networks = method.networks(specs_of(model), clients, input_shape, n_classes)
+    specs = specs_of(model) or specs_of(settings.task.default_model)
+    networks = settings.method.networks(specs, clients, input_shape, n_classes)
     for factory in networks.factories.values():
         factory()
     return networks
+
+
+def check_task(settings: Settings, federation: Federation, networks: Networks) -> None:
+    """Make sure that a method can do with the task's labels, and a task with the network's outputs."""
+    check_labels(settings)
+    if networks.of:
+        return
+    import torch
+
+    x, y = (torch.from_numpy(np.array(rows[:2])) for rows in (federation.x, federation.y))
+    task, network = settings.task, PlainNetwork(networks.factories[""](), settings.task)
+    try:
+        with torch.no_grad():
+            outputs = network.module.eval()(network.inputs(x)).float()
+            losses = task.losses(outputs, y)
+            task.measure(losses.numpy(), task.notes(outputs).numpy(), y.numpy())
+        task.row_weights(federation.y[:2], federation.classes)
+    except FedcladeError:
+        raise
+    except Exception as error:  # a person's own network, loss or metric
+        told = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        raise FedcladeError(f"task {task.name} does not work with this model and these labels ({told})") from error
+
+
+def check_labels(settings: Settings) -> None:
+    """Methods that look at classes cannot do without."""
+    about = getattr(settings.method, "about", None)  # a person's own method may say nothing of itself
+    if about is not None and about.needs_labels and not settings.task.has_classes:
+        name = name_of(settings.method)
+        raise FedcladeError(f"method {name!r} looks at class labels, which task {settings.task.name!r} does not have")
 
 
 def model_name(specs: Sequence[Spec]) -> str:
@@ -59,7 +102,7 @@ def check_number_of_clusters(method: Method, n_clients: int) -> None:
 def make_engine(folder: RunFolder, settings: Settings, federation: Federation, networks: Networks) -> "Engine":
     shared: dict[str, Any] = {
         "seed": settings.seed,
-        "training": settings.training,
+        "training": settings.pace,
         "memory": folder.path / "clients",
         "task": settings.task,
         "device": settings.device,

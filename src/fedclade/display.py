@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from fedclade.rounds import Progress
 
 PLAIN_WIDTH = 160  # of what goes to a file or another program
+WIDE = 100  # columns of a terminal that has room for the traffic beside the progress of a run
 LARGEST_GRID = 12  # clusters or groups that a who-is-where table shows
 
 
-def make_console() -> Console:
-    """Standard output, on which text is just text: a client may be called `[red]` or `:smile:`."""
-    measured = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(markup=False, highlight=False, emoji=False, width=None if measured else PLAIN_WIDTH)
+def make_console(stderr: bool = False) -> Console:
+    """Standard output, on which text is just text: a client may be called `[red]` or `:smile:`. Progress: stderr."""
+    measured = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    width = None if measured else PLAIN_WIDTH
+    return Console(markup=False, highlight=False, emoji=False, width=width, stderr=stderr)
 
 
 def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -63,10 +65,6 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +76,7 @@ class RoundsDisplay:
         from rich.progress import Progress as Bar
 
         self.console = console
-        self.accuracy: float | None = None  # the last that was measured
+        self.score: float | None = None  # the last that was measured
         self.failures = 0
         self.bar: Bar | None = None
         if console.is_interactive:
@@ -99,23 +97,25 @@ class RoundsDisplay:
             self.bar.stop()
 
     def __call__(self, progress: "Progress") -> None:
-        self.accuracy = progress.accuracy if progress.accuracy is not None else self.accuracy
+        self.score = progress.score if progress.score is not None else self.score
         self.failures += progress.failures
         if self.bar is None:
-            self.console.print(self._line(progress, progress.accuracy))
+            self.console.print(self._line(progress, progress.score))
             return
         left = "left" if progress.round < progress.rounds else ""
-        line = self._line(progress, self.accuracy)
+        line = self._line(progress, self.score)
         self.bar.update(self.task, description=line, total=progress.rounds, completed=progress.round, left=left)
 
-    def _line(self, progress: "Progress", accuracy: float | None) -> str:
+    def _line(self, progress: "Progress", score: float | None) -> str:
         facts = [
             f"round {progress.round}/{progress.rounds}",
-            f"accuracy {share(accuracy)}",
+            f"{progress.metric.words} {progress.metric.written(score)}",
             f"clusters {progress.clusters}",
             f"up {size_in_words(progress.bytes_up)}",
             f"down {size_in_words(progress.bytes_down)}",
         ]
+        if self.bar is not None and self.console.width < WIDE:
+            facts = facts[:3]  # so that the time left is seen
         return "  ".join([*facts, f"failures {self.failures}"] if self.failures else facts)
 
 
@@ -179,6 +179,7 @@ def _outcome(result: "Result") -> list[RenderableType]:
         return [_headline(result), Text(f"not one of {result.rounds} rounds has ended yet; {_what_next(result)}")]
     under_way = f" of {result.rounds} have ended; {_what_next(result)}"
     facts = {
+        "other metrics": _other_metrics(result),
         "clusters": _agreement(result),
         "rounds": f"{result.round}{'' if result.state == 'ended' else under_way}",
         "traffic": ", ".join(f"{size_in_words(count)} {way}" for way, count in result.bytes.items()),
@@ -191,9 +192,10 @@ def _outcome(result: "Result") -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2))
     for name, words in facts.items():
         grid.add_row(Text(name, style="dim"), Text(words, overflow="fold"))
-    accuracy, where, warning = _accuracy_table(result), _who_is_where(result), _nobody_trained(result)
+    scores, where, warning = _score_table(result), _who_is_where(result), _nobody_trained(result)
     remarks = [Text(f"data: {remark}", style="dim") for remark in result.record.get("remarks", ())]
-    return [_headline(result), Text(), accuracy, Text(), grid, *where, *remarks, *warning]
+    verdict = [Text(), Text(result.verdict, style="bold")] if result.verdict else []
+    return [_headline(result), Text(), scores, Text(), grid, *where, *remarks, *warning, *verdict]
 
 
 def _headline(result: "Result") -> Text:
@@ -210,17 +212,23 @@ def _what_next(result: "Result") -> str:
     return f"go on with: fedclade resume {shlex.quote(str(result.path))}"
 
 
-def _accuracy_table(result: "Result") -> Table:
-    from fedclade.result import MODELS, over_clients
+def _other_metrics(result: "Result") -> str:
+    """Of the cluster models, all but the main one."""
+    others = [metric for metric in result.metrics.values() if metric.name != result.metric.name]
+    seen = {metric: metric.over_clients(result.last(metric.name))["mean"] for metric in others}
+    return ", ".join(f"{metric.words} {metric.written(mean)}" for metric, mean in seen.items())
 
-    table = make_table("accuracy", "mean", "std", "worst", "worst client", right=("mean", "std", "worst"))
-    for column, name in MODELS.items():
+
+def _score_table(result: "Result") -> Table:
+    metric = result.metric
+    table = make_table(metric.words, "mean", "std", "worst", "worst client", right=("mean", "std", "worst"))
+    for column, name in result.models.items():
         seen = result.last(column)
-        worst = str(seen.idxmin()) if len(seen) else ""
+        worst = str(seen.idxmin() if metric.higher else seen.idxmax()) if len(seen) else ""
         if 0 < len(seen) < len(result.clients):  # only those who have trained have a locally trained model
             worst += f" ({len(seen)} of {len(result.clients)} clients measured)"
-        summary = over_clients(seen)
-        table.add_row(name, *(share(summary[what]) for what in ("mean", "std", "worst")), worst)
+        summary = metric.over_clients(seen)
+        table.add_row(name, *(metric.written(summary[what]) for what in ("mean", "std", "worst")), worst)
     return table
 
 

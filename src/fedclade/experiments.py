@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fedclade.result import Result
 
 # Runs that differ in one of these are different experiments: which of them is better means nothing.
-CONDITIONS = ("data", "split", "clients", "rows", "test_view", "rounds", "events")
+CONDITIONS = ("data", "task", "split", "clients", "rows", "test_view", "rounds", "events")
 
 
 def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:
@@ -42,3 +42,9 @@ def how_they_differ(runs: Sequence[Result]) -> str:
     """`rounds (30, 3) and split (iid, natural)`; nothing where all are of one experiment."""
     differing = differences([conditions(run) for run in runs])
     return " and ".join(f"{name} ({', '.join(values)})" for name, values in differing.items())
+
+
+def trained_by_all(runs: Sequence[Result]) -> frozenset[str]:
+    """The clients whose locally trained models can be compared: those that each run has trained, if it trains any."""
+    trained = [frozenset(run.last(f"{run.metric.name}_local").index) for run in runs]
+    return frozenset.intersection(*filter(None, trained)) if any(trained) else frozenset()

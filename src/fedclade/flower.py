@@ -30,6 +30,7 @@ import numpy as np
 from fedclade.aggregation import Aggregation
 from fedclade.ask import MAX_SAMPLES
 from fedclade.assembly import check_number_of_clusters, go
+from fedclade.clients.objective import ACCURACY, LOSS, Metric
 from fedclade.clients.tasks import Answer, Evaluate, Evaluated, Failure, Task, Train, Trained, Training
 from fedclade.data.federation import natural_order
 from fedclade.engines.exchange import Exchange, Online, failure_of
@@ -155,7 +156,7 @@ class Clustered:
         settings = self._settings(num_rounds, seed, timeout, len(engine.clients))
         if not is_old:
             check_number_of_clusters(settings.method, len(engine.clients))
-            record = run_record(settings, clients=engine.clients, fingerprint="clustered")
+            record = run_record(settings, clients=engine.clients, fingerprint="clustered", metrics=engine.metrics)
             folder = RunFolder.create(place, record)
         books = Books(folder, form, engine, self.keys.weight, self.aggregate, evaluate_fn)
         clients = folder.settings["clients"]
@@ -383,6 +384,7 @@ class PlainEngine:
     input_shape: tuple[int, ...] = ()
     n_classes = 0
     training: Training | None = None
+    metrics: tuple[Metric, ...] = (ACCURACY, LOSS)
 
     def __init__(
         self,
@@ -490,7 +492,7 @@ class PlainEngine:
             count = round(self.keys.scale * _number(metrics, self.keys.weight))
             loss = _number(metrics, "loss", 0.0 if isinstance(task, Train) else None)
             if not isinstance(task, Train):
-                return Evaluated(loss, _number(metrics, "acc"), count)
+                return Evaluated(loss, {"accuracy": _number(metrics, "acc")}, count)
             sent = self.form.vector(next(iter(reply.content.array_records.values())), task.upload)
             choice = chosen if isinstance(task.weights, tuple) else None
             return Trained(sent, count, int(_number(metrics, "num-steps", 1.0)), loss, choice)

@@ -12,6 +12,7 @@ import numpy as np
 from fedclade.api import load
 from fedclade.ask import Ask
 from fedclade.assembly import make_networks
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
 from fedclade.data import Preprocessing, federation_of
 from fedclade.data.preprocessing import Number
@@ -40,8 +41,10 @@ class Placed:
     distances: Mapping[int, float]  # to every cluster
     measure: str  # what the distances are
     limit: float | None  # who is farther than this from every cluster founds its own (None: nobody does)
-    accuracy: float | None  # of the cluster's model on the newcomer's test rows
-    accuracy_personalised: float | None  # after some epochs on the newcomer's own rows
+    confidence: float | None  # how much nearer the cluster is than the next, 0 to 1, where the method says so
+    metric: Metric  # the main one of the task
+    score: float | None  # of the cluster's model on the newcomer's test rows, by that metric
+    score_personalised: float | None  # after some epochs on the newcomer's own rows
     weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
     make: "Callable[[], nn.Module]"
 
@@ -63,6 +66,7 @@ def place(
     data_dir: Path | str | None = None,
     model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     method: Method | None = None,
+    task: Any = None,
     save: bool = True,
 ) -> dict[str, Placed]:
     """Place new clients in the clusters of a run that has ended.
@@ -74,7 +78,7 @@ def place(
     """
     result = load(path)
     record = result.record
-    settings = recorded_settings(record, path, method)
+    settings = recorded_settings(record, path, method, task)
     result = Result(result.folder, method=settings.method)
     spec = model or settings.model
     if spec is None or (spec == IN_PYTHON and model is None):
@@ -89,7 +93,7 @@ def place(
         settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
         data_dir or settings.data_dir,
         record["classes"],
-        settings.data_options.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
+        settings.reading.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
         _preprocessing(record),
     )
     if list(newcomers.input_shape) != record["input_shape"]:
@@ -101,10 +105,17 @@ def place(
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    networks = make_networks(settings.method, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
+    networks = make_networks(settings, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
     clusters = result.state_of_clusters
     with tempfile.TemporaryDirectory() as memory:
-        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
+        engine = local_engine(
+            newcomers,
+            networks,
+            seed=settings.seed,
+            training=settings.training.unhurried,
+            memory=Path(memory),
+            task=settings.task,
+        )
         try:
             _check_fit(clusters, engine)
             placed = _placed(settings, clusters, engine, result.round, personalise)
@@ -114,6 +125,83 @@ def place(
         for one in placed.values():
             _keep(result.path / "placements", one, Layout.of(one.make()).tensors(one.weights))
     return placed
+
+
+def place_unlabelled(
+    path: Path | str, rows: Mapping[str, np.ndarray], *, method: Method | None = None
+) -> dict[str, Placed]:
+    """Place new clients of which only rows are known, not labels, in the clusters of a run of `clade`.
+
+    `rows` holds an array for each newcomer, of the form that the run trained on (images as uint8, features prepared).
+    """
+    from fedclade.clients.describe import sketch
+    from fedclade.clients.runtime import Rows, features
+    from fedclade.data.federation import Client, Federation
+    from fedclade.methods.clade import Clade
+
+    result = load(path)
+    record = result.record
+    settings = recorded_settings(record, path, method)
+    if not isinstance(settings.method, Clade):
+        name = record["settings"]["method"]["name"]
+        raise FedcladeError(f"the run in {path} is of method {name}: only clade places newcomers without labels")
+    shape = tuple(record["input_shape"])
+    for client, own in rows.items():
+        if tuple(own.shape[1:]) != shape or not len(own):
+            raise FedcladeError(f"{client}: its rows have shape {own.shape}, those of the run (n, {shape}): give such")
+    x = np.concatenate(list(rows.values()))
+    ends = np.cumsum([len(own) for own in rows.values()])
+    places = [np.arange(end - len(own), end, dtype=np.int32) for own, end in zip(rows.values(), ends, strict=True)]
+    clients = tuple(Client(name, place, place) for name, place in zip(rows, places, strict=True))
+    newcomers = Federation(x, np.zeros(len(x), np.int64), clients, tuple(record["classes"]))
+    networks = make_networks(settings, settings.model, newcomers.names, shape, len(record["classes"]))
+    clusters = result.state_of_clusters
+    with tempfile.TemporaryDirectory() as memory:
+        engine = local_engine(newcomers, networks, seed=settings.seed, training=settings.training, memory=Path(memory))
+        try:
+            _check_fit(clusters, engine)
+            runtime, size = engine.runtime, settings.method.size
+            told = {}
+            for name, place in zip(rows, places, strict=True):
+                seen = features(runtime.built[""], engine.initial, Rows(runtime.x, runtime.y, place))
+                own = x[place].reshape(len(place), -1)
+                told[name] = {"input": sketch(own, size), "features": sketch(seen, size)}
+            placements = settings.method.place_unlabelled(clusters, told)
+        finally:
+            engine.close()
+    return {
+        client: Placed(
+            client,
+            placed.cluster,
+            placed.distances,
+            placed.measure,
+            placed.limit,
+            placed.confidence,
+            result.metric,
+            None,
+            None,
+            engine.initial if placed.cluster is None else clusters.models[placed.cluster],
+            functools.partial(networks.make, client, ""),
+        )
+        for client, placed in placements.items()
+    }
+
+
+def unlabelled_rows(folder: Path) -> dict[str, np.ndarray]:
+    """The rows of a .npy or .npz file (its array `x`) for each newcomer."""
+    found = sorted(path for path in folder.glob("*.np[yz]"))
+    if not found:
+        raise FedcladeError(f"{folder} holds no .npy or .npz file: give one for each newcomer, with its rows")
+    rows = {}
+    for path in found:
+        try:
+            held = np.load(path, allow_pickle=False)
+            rows[path.stem] = held if isinstance(held, np.ndarray) else held["x"]
+        except (OSError, ValueError, KeyError) as error:
+            raise FedcladeError(
+                f"cannot read {path} ({error}): give an array of rows, in .npz under the name x"
+            ) from None
+    return rows
 
 
 def _preprocessing(record: Mapping[str, Any]) -> Preprocessing | None:
@@ -142,7 +230,7 @@ def _placed(
 ) -> dict[str, Placed]:
     method, ask = settings.method, Ask(engine)
     ask.round = round + 1
-    training = settings.training
+    training = settings.training.unhurried
     context = RoundContext(
         engine.clients,
         engine.initial,
@@ -152,6 +240,7 @@ def _placed(
         ask.round,
         input_shape=engine.input_shape,
         n_classes=engine.n_classes,
+        metric=engine.metrics[0],
         network_of=engine.network_of,
     )
     placements = method.place(clusters, context, ask)
@@ -179,8 +268,10 @@ def _placed(
             placement.distances,
             placement.measure,
             placement.limit if placement.limit is not None and np.isfinite(placement.limit) else None,
-            served[client].accuracy if client in served else None,
-            local[client].accuracy if client in local else None,
+            placement.confidence,
+            engine.metrics[0],
+            served[client].score if client in served else None,
+            local[client].score if client in local else None,
             trained[client].weights if client in trained else starts[client],
             functools.partial(engine.runtime.networks.make, client, tasks[client].through),
         )
@@ -198,7 +289,9 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "distances": {str(cluster): float(far) for cluster, far in placed.distances.items()},
         "measure": placed.measure,
         "limit": placed.limit,
-        "accuracy": placed.accuracy,
-        "accuracy_personalised": placed.accuracy_personalised,
+        "confidence": placed.confidence,
+        "metric": placed.metric.name,
+        "score": placed.score,
+        "score_personalised": placed.score_personalised,
     }
     write_json(folder / f"{name}.json", about)

@@ -1,6 +1,6 @@
 """What a run found, read from its folder: the one reader that tables, pages, comparisons and trackers ask."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 from fedclade.events import hidden_groups
 from fedclade.models.weights import Layout
 from fedclade.runs.folder import UNCOUNTED, RunFolder
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedclade.clients.memory import Memory
+    from fedclade.clients.objective import Metric
     from fedclade.clients.tasks import Evaluate
     from fedclade.methods import Clusters, Method
     from fedclade.models.assigned import Networks
 
 State = Literal["ended", "running", "stopped"]
-MODELS = {"accuracy": "cluster model", "accuracy_local": "locally trained model"}  # by their columns of the history
+MODELS = {"": "cluster model", "_local": "locally trained model"}  # by what their columns of the history end with
 DIRECTIONS = ("up", "down")
+BASELINES = {"fedavg": "one model for all", "local": "every client alone"}
 
 
 class Result:
@@ -45,10 +47,10 @@ class Result:
         return cls(RunFolder.open(path))
 
     def __repr__(self) -> str:
-        accuracy = self.accuracy["mean"]
-        share = "not measured" if accuracy is None else f"{accuracy:.3f}"
+        mean = self.score["mean"]
+        score = "not measured" if mean is None else self.metric.written(mean)
         found = len(self.clusters)
-        return f"<Result of {self.method} on {self.settings['data']}: accuracy {share}, {found} clusters>"
+        return f"<Result of {self.method} on {self.settings['data']}: {self.metric.words} {score}, {found} clusters>"
 
     # What was run, and how far it has come
 
@@ -146,20 +148,82 @@ class Result:
         table = self.folder.table(name) if self.round >= 0 else pd.DataFrame()
         if table.empty:
             columns = {"ledger": ["round", "client", "phase", "direction", "bytes"]}
-            return pd.DataFrame(columns=columns.get(name, ["round", "client", "cluster", *MODELS, "failure"]))
+            return pd.DataFrame(columns=columns.get(name, ["round", "client", "cluster", *self.models, "failure"]))
         return table[table["round"] <= self.round]
 
-    # Accuracies
+    # How well clients are served
 
     @cached_property
-    def accuracy(self) -> dict[str, Any]:
-        """Mean, standard deviation and worst over clients of the cluster model, and how many clients were measured."""
-        return over_clients(self.last("accuracy"))
+    def metrics(self) -> dict[str, "Metric"]:
+        """What was measured, by name, the main metric of the task first."""
+        from fedclade.clients.objective import ACCURACY, LOSS, Metric
+
+        known = [Metric(**about) for about in self.record.get("metrics", ())] or [ACCURACY, LOSS]
+        return {metric.name: metric for metric in known}
+
+    @property
+    def metric(self) -> "Metric":
+        """The main metric."""
+        return next(iter(self.metrics.values()))
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The columns of the history that hold the main metric, and of which model."""
+        return {f"{self.metric.name}{end}": model for end, model in MODELS.items()}
 
     @cached_property
-    def accuracy_local(self) -> dict[str, Any]:
+    def score(self) -> dict[str, Any]:
+        """Of the main metric: mean, standard deviation and worst over clients of the cluster model, and how many."""
+        return self.over_clients(self.metric.name)
+
+    @cached_property
+    def score_local(self) -> dict[str, Any]:
         """The same of each client's locally trained model."""
-        return over_clients(self.last("accuracy_local"))
+        return self.over_clients(f"{self.metric.name}_local")
+
+    @property
+    def accuracy(self) -> dict[str, Any]:
+        """As `score`, of the accuracy."""
+        return self.over_clients("accuracy")
+
+    @property
+    def accuracy_local(self) -> dict[str, Any]:
+        return self.over_clients("accuracy_local")
+
+    @cached_property
+    def baselines(self) -> dict[str, "Result"]:
+        """What was run beside it to see whether it pays, by method."""
+        places = {name: self.path / "baselines" / name for name in BASELINES}
+        return {name: Result.open(place) for name, place in places.items() if (place / "result.json").is_file()}
+
+    @property
+    def verdict(self) -> str:
+        """Whether its method paid, in a sentence; empty where nothing was run beside it."""
+        means = {name: run.score["mean"] for name, run in self.baselines.items() if run.score["mean"] is not None}
+        if not means or self.score["mean"] is None:
+            return ""
+        mine, metric = self.score["mean"], self.metric
+        paid = all(metric.gain(mine, mean) > 0 for mean in means.values())
+        others = " and ".join(f"{metric.written(mean)} with {BASELINES[name]}" for name, mean in means.items())
+        words = f"{self.method} {'paid' if paid else 'did not pay'}: {metric.words} {metric.written(mine)}, {others}."
+        if "local" not in means:
+            return words
+        alone, served = self.baselines["local"].last(metric.name), self.last(metric.name)
+        better = [name for name in served.index if name in alone and metric.gain(alone[name], served[name]) > 0]
+        if metric.gain(means["local"], mine) > 0:
+            words += " Training alone was better: with these settings, sharing does not help these clients."
+        return f"{words} {len(better)} of {len(served)} clients would be better off alone."
+
+    def over_clients(self, column: str) -> dict[str, Any]:
+        """Mean, standard deviation and worst over clients of what was measured last, and how many were measured."""
+        return self.metric_of(column).over_clients(self.last(column))
+
+    def metric_of(self, column: str) -> "Metric":
+        """The metric of a column of the history."""
+        name = column.removesuffix("_local")
+        if name not in self.metrics:
+            raise FedcladeError(f"the run measured no {name!r}, but {listed(self.metrics)}")
+        return self.metrics[name]
 
     def last(self, column: str) -> "pd.Series":
         """The last value that was measured of each client that is still there."""
@@ -176,14 +240,14 @@ class Result:
         import pandas as pd
 
         seen = self.history.dropna(subset=[column]).groupby("round")[column]
-        return pd.DataFrame(
-            {"mean": seen.mean(), "std": seen.std(ddof=0), "worst": seen.min(), "clients": seen.count()}
-        )
+        worst = seen.min() if self.metric_of(column).higher else seen.max()
+        return pd.DataFrame({"mean": seen.mean(), "std": seen.std(ddof=0), "worst": worst, "clients": seen.count()})
 
-    def first_reaching(self, target: float, column: str = "accuracy") -> int | None:
-        """The first round whose mean accuracy reaches the target."""
+    def first_reaching(self, target: float, column: str = "") -> int | None:
+        """The first round whose mean reaches the target, by default of the main metric."""
+        column = column or self.metric.name
         means = self.by_round(column)["mean"]
-        reached = means[means >= target]
+        reached = means[means >= target] if self.metric_of(column).higher else means[means <= target]
         return None if reached.empty else int(str(reached.index[0]))
 
     # Who is with whom
@@ -346,7 +410,9 @@ class Result:
     def served(self, client: str) -> "Evaluate":
         """What serves a client, as its method tells it."""
         self.cluster_of(client)
-        return self._its_method.served(self.state_of_clusters, client)
+        from fedclade.serving import Serving
+
+        return Serving().served(self._its_method, self.state_of_clusters, client)
 
     @cached_property
     def _memory(self) -> "Memory":
@@ -365,7 +431,7 @@ class Result:
     def _its_method(self) -> "Method":
         from fedclade.runs.record import recorded_settings
 
-        return self._method or recorded_settings(self.record, self.path).method
+        return self._method or recorded_settings(self.record, self.path, task="classification").method
 
     def _kept(self, client: str, slot: str) -> np.ndarray:
         weights = self._remembered(client, slot)
@@ -374,6 +440,10 @@ class Result:
         if weights is None:
             raise FedcladeError(f"client {client!r} has not trained in this run, so it has no model of its own")
         return weights
+
+    def network_of(self, client: str) -> "nn.Module":
+        """A new network as the client's cluster holds it."""
+        return self._network(client, self.served(client).through)
 
     def _network(self, client: str, through: str = "") -> "nn.Module":
         from fedclade.models.assigned import specs_of
@@ -397,14 +467,6 @@ def readable(path: Path | str) -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise FedcladeError(f"{path}: the files of this run are damaged ({error!r}); run it again") from error
-
-
-def over_clients(values: Iterable[float]) -> dict[str, Any]:
-    """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
-    array = np.asarray(list(values), float)
-    if not len(array):
-        return {"mean": None, "std": None, "worst": None, "clients": 0}
-    return {"mean": float(array.mean()), "std": float(array.std()), "worst": float(array.min()), "clients": len(array)}
 
 
 def _parts(assignment: Mapping[str, int]) -> set[frozenset[str]]:

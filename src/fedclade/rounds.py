@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.ask import Ask, Engine
+from fedclade.clients.objective import ACCURACY, Metric, record_of
 from fedclade.clients.tasks import LOCAL, Answer, Evaluate, Evaluated, Failure, Task
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.errors import FedcladeError, listed
@@ -20,6 +21,8 @@ from fedclade.randomness import stream
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 from fedclade.settings import Settings
 
+LOCAL_MODEL = "_local"  # how columns end that are about locally trained models
+MODELS = ("", LOCAL_MODEL)
 BAD_ROUNDS = 3  # in a row in which most clients failed: then the run ends
 
 
@@ -29,7 +32,7 @@ class Progress:
 
     round: int
     rounds: int
-    accuracy: float | None  # mean over clients, where it was measured
+    score: float | None  # the main metric, mean over clients, where it was measured
     clusters: int
     bytes_up: int
     bytes_down: int
@@ -38,6 +41,7 @@ class Progress:
     local: float | None = None  # the same two of clients' locally trained models
     local_worst: float | None = None
     seconds: float = 0.0  # since the run began
+    metric: Metric = ACCURACY  # what the score is
 
 
 @dataclass
@@ -56,7 +60,7 @@ class Loop:
     def go(self) -> dict[str, Any]:
         """Run to the last round, from the last checkpoint if there is one. Returns the outcome."""
         settings, engine = self.settings, self.engine
-        self.method, self.rounds = settings.method, settings.rounds
+        self.method, self.serving, self.rounds = settings.method, settings.serves, settings.rounds
         self.ask = Ask(
             engine,
             aggregation=settings.aggregation,
@@ -69,16 +73,18 @@ class Loop:
             self.clients,
             engine.initial,
             engine.layout,
-            settings.training,
+            settings.pace,
             settings.seed,
+            rounds=settings.rounds,
             participation=settings.participation,
             input_shape=engine.input_shape,
             n_classes=engine.n_classes,
+            metric=engine.metrics[0],
             network_of=engine.network_of,
         )
         saved = self.run.last_checkpoint()
         self.last_seen: dict[str, dict[str, float]] = {}
-        self.has_trained: set[str] = set()  # only they have a locally trained model
+        self.has_trained: set[str] = set()  # only their locally trained models count: others were for comparison
         self.has_answered: set[str] = set()
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         self.bad_rounds = 0
@@ -178,10 +184,17 @@ class Loop:
     def _step(self, clusters: Clusters | None, context: RoundContext) -> Clusters:
         self.ask.clear()
         self.ask.round = context.round
-        if clusters is None:
-            return self._returned("start", self.method.start(context, self.ask))
-        welcomed = self._welcomed(clusters, context)
-        return self._returned("round", self.method.round(welcomed, context, self.ask))
+        self.ask.spare = self.serving.spare(context)
+        try:
+            if clusters is None:
+                return self._returned("start", self.method.start(context, self.ask))
+            welcomed = self._welcomed(clusters, context)
+            seen = self.serving.before(self.method, welcomed, context, self.ask)
+            stepped = self._returned("round", self.method.round(welcomed, context, self.ask))
+        finally:
+            self.ask.spare = 0.0
+        stepped = replace(stepped, choices=clusters.choices, made=clusters.made)
+        return self.serving.after(self.method, stepped, context, self.ask, seen)
 
     def _returned(self, step: str, value: Any) -> Clusters:
         """What a step of the method returned, which may be a person's own."""
@@ -238,18 +251,19 @@ class Loop:
     def _close_round(
         self, number: int, clusters: Clusters, measured: bool, local: bool, began: tuple[float, float]
     ) -> None:
-        self.has_trained |= set(self.ask.trained)
+        self.has_trained |= self.ask.trained_to_serve
         self.has_answered |= self.ask.answered
         asked, answered = len(self.ask.asked), len(self.ask.answered)
         self.failed_most = asked > 0 and 2 * answered < asked
         self.bad_rounds = self.bad_rounds + 1 if self.failed_most else 0
         if measured:
-            tasks = {client: self.method.served(clusters, client) for client in self._evaluating(number)}
-            self._see(self.ask(tasks, phase="measure"), "accuracy", "loss")
+            serving, method = self.serving, self.method
+            tasks = {client: serving.served(method, clusters, client) for client in self._evaluating(number)}
+            self._see(self.ask(tasks, phase="measure"), "")
         if local:
             trainers = [client for client in self.present if client in self.has_trained]
             answers = self.ask(Evaluate(start=LOCAL), to=trainers, phase="measure")
-            self._see(answers, "accuracy_local", "loss_local")
+            self._see(answers, LOCAL_MODEL)
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
@@ -288,7 +302,8 @@ class Loop:
         raise FedcladeError(f"{what} ({why}): {cure}, and run again or go on with `fedclade resume {self.run.path}`")
 
     def _progress(self, number: int, n_clusters: int, measured: bool, local: bool) -> Progress:
-        served, kept = summarised(self._last("accuracy")), summarised(self._last("accuracy_local"))
+        metric = self.engine.metrics[0]
+        served, kept = (metric.over_clients(self._last(f"{metric.name}{of}")) for of in MODELS)
         return Progress(
             number,
             self.rounds,
@@ -301,11 +316,13 @@ class Loop:
             local=kept["mean"] if local else None,
             local_worst=kept["worst"] if local else None,
             seconds=self.seconds,
+            metric=metric,
         )
 
-    def _see(self, answers: Mapping[str, Evaluated], accuracy: str, loss: str) -> None:
+    def _see(self, answers: Mapping[str, Evaluated], model: str) -> None:
         for client, answer in answers.items():
-            self.last_seen.setdefault(client, {}).update({accuracy: answer.accuracy, loss: answer.loss})
+            found = {f"{name}{model}": value for name, value in answer.metrics.items()}
+            self.last_seen.setdefault(client, {}).update(found | {f"loss{model}": answer.loss})
 
     def _last(self, what: str) -> list[float]:
         """The last value measured of every client that is there."""
@@ -319,6 +336,8 @@ class Loop:
             failed[failure["client"]] = f"{earlier}{failure['phase']}: {failure['failure']}"
         cluster_of = clusters.cluster_of
         nothing: dict[str, float] = {}
+        names = [metric.name for metric in self.engine.metrics]
+        columns = {f"{name}{of}": there for of, there in zip(MODELS, (measured, local), strict=True) for name in names}
         rows = []
         for client in self.present:
             seen = self.last_seen.get(client, nothing)
@@ -327,10 +346,7 @@ class Loop:
                 "round": number,
                 "client": client,
                 "cluster": cluster_of[client],
-                "accuracy": seen.get("accuracy", np.nan) if measured else np.nan,
-                "loss": seen.get("loss", np.nan) if measured else np.nan,
-                "accuracy_local": seen.get("accuracy_local", np.nan) if local else np.nan,
-                "loss_local": seen.get("loss_local", np.nan) if local else np.nan,
+                **{name: seen.get(name, np.nan) if there else np.nan for name, there in columns.items()},
                 "trained": trained is not None,
                 "train_loss": trained.loss if trained is not None else np.nan,
                 "n_samples": trained.n_samples if trained is not None else 0,
@@ -358,8 +374,12 @@ class Loop:
             **self.engine.facts,
             "layout": self.engine.layout.to_json(),
             "rounds": self.rounds,
-            "accuracy": summarised(self._last("accuracy")),
-            "accuracy_local": summarised(self._last("accuracy_local")),
+            "metric": self.engine.metrics[0].name,
+            **{
+                f"{metric.name}{of}": metric.over_clients(self._last(f"{metric.name}{of}"))
+                for of in MODELS
+                for metric in self.engine.metrics
+            },
             "clusters": {"found": len(clusters), **agreement},
             "bytes": dict(self.bytes),
             "failures": self._failures(),
@@ -375,7 +395,8 @@ class Loop:
         models = {cluster: self.engine.state_dict(clusters.models[cluster]) for cluster in clusters.members}
         record = self.run.settings
         scaling = record.get("preprocessing")
-        facts = file_facts(str(settings.model), record["input_shape"], record["classes"], scaling)
+        task = record_of(settings.task)
+        facts = file_facts(str(settings.model), record["input_shape"], record["classes"], scaling, task)
         self.run.finish(outcome, told, models, facts)
         return outcome
 
@@ -421,15 +442,3 @@ class Recorded:
             came[self._culprit] = Failure("refused", why.splitlines()[0][:300])
         self._calls.append(came)
         return came
-
-
-def summarised(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, standard deviation and worst over the clients that have a value, and how many those are."""
-    if not len(values):
-        return {"mean": None, "std": None, "worst": None, "clients": 0}
-    return {
-        "mean": float(np.mean(values)),
-        "std": float(np.std(values)),
-        "worst": float(np.min(values)),
-        "clients": len(values),
-    }

@@ -19,14 +19,16 @@ from pydantic import (
 
 from fedclade.aggregation import AGGREGATIONS, Aggregation, Mean
 from fedclade.ask import MAX_SAMPLES
+from fedclade.clients.objective import Classification, Objective, objective_class, record_of
 from fedclade.clients.tasks import Training
 from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
+from fedclade.serving import SERVINGS, Serving, serving_of
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
-DEFAULT_DATA, DEFAULT_METHOD = "digits", "fedavg"
+DEFAULT_DATA, DEFAULT_METHOD = "digits", "clade"
 
 
 def cores() -> int:
@@ -50,8 +52,9 @@ class Settings(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
+    serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
     training: Training = Training()
-    task: Literal["classification"] = "classification"  # what networks are trained for
+    task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10
     seed: Annotated[int, Field(ge=0)] = 0
@@ -59,6 +62,7 @@ class Settings(BaseModel):
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
+    baselines: bool = False  # also run fedavg and local on the same rows, to see whether the method pays
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
     engine: Literal["local", "flower-sim", "flower"] = "local"
     engine_address: str | None = None  # of a Ray cluster: `engine = { name = "flower-sim", address = "..." }`
@@ -73,6 +77,14 @@ class Settings(BaseModel):
     def _data_with_options(cls, values: Any) -> Any:
         return with_engine_address(with_data_options(values)) if isinstance(values, Mapping) else values
 
+    @field_validator("training", mode="before")
+    @classmethod
+    def _rate_of_optimizer(cls, value: Any) -> Any:
+        """Adam's steps are as long as its rate, so that it needs a smaller one."""
+        if isinstance(value, Mapping) and value.get("optimizer") in ("adam", "adamw"):
+            return {"learning_rate": 0.001, **value}
+        return value
+
     @field_validator("method", mode="before")
     @classmethod
     def _method_by_name(cls, value: Any) -> Any:
@@ -82,6 +94,25 @@ class Settings(BaseModel):
     @classmethod
     def _aggregation_by_name(cls, value: Any) -> Any:
         return chosen("aggregation", value, Aggregation, by_name("aggregation", AGGREGATIONS))
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _task_by_name(cls, value: Any) -> Any:
+        return chosen("task", value, Objective, objective_class, "own")
+
+    @field_validator("serving", mode="before")
+    @classmethod
+    def _serving_by_name(cls, value: Any) -> Any:
+        return None if value is None else chosen("serving", value, Serving, by_name("serving", SERVINGS))
+
+    @field_serializer("serving")
+    def _named_serving(self, serving: Serving | None) -> dict[str, Any]:
+        return named(serving_of(serving, self.method), SERVINGS)
+
+    @property
+    def serves(self) -> Serving:
+        """What serves clients in the end."""
+        return serving_of(self.serving, self.method)
 
     @field_validator("updates", mode="before")
     @classmethod
@@ -97,9 +128,31 @@ class Settings(BaseModel):
     def _named_aggregation(self, rule: Aggregation) -> dict[str, Any]:
         return named(rule, AGGREGATIONS)
 
+    @field_serializer("task")
+    def _named_task(self, task: Objective) -> dict[str, Any]:
+        return record_of(task)
+
     @field_serializer("updates")
     def _named_updates(self, steps: tuple[UpdateStep, ...]) -> list[dict[str, Any]]:
         return [named(step, UPDATE_STEPS) for step in steps]
+
+    @model_validator(mode="after")
+    def _data_fit_task(self) -> "Settings":
+        needed, told = self.task.labels, self.data_options.labels
+        if needed is not None and told not in (None, needed):
+            raise ValueError(f"task {self.task.name} needs labels that are {needed}, but data.labels is {told}")
+        return self
+
+    @property
+    def pace(self) -> Training:
+        """How clients train, with a schedule that ends with the run."""
+        return self.training.for_run(self.rounds)
+
+    @property
+    def reading(self) -> DataOptions:
+        """How own data are read for this task."""
+        labels = self.task.labels or self.data_options.labels or "classes"
+        return self.data_options.model_copy(update={"labels": labels, "rows": self.data_options.rows or self.task.rows})
 
     @field_validator("data_dir", mode="before")
     @classmethod
@@ -166,6 +219,8 @@ def gathered(config: Path | None, options: Mapping[str, Any], assignments: Seque
     given = {name: value for name, value in options.items() if value is not None}
     if "method" in given:
         given["method"] = {**as_table(values.get("method")), "name": given["method"]}
+    if "task" in given and isinstance(values.get("task"), Mapping):
+        given["task"] = {**values["task"], "name": given["task"]}
     if "data" in given and isinstance(values.get("data"), Mapping):
         given["data"] = {**values["data"], "name": given["data"]}
     return with_data_options(with_assignments({**values, **given}, assignments))

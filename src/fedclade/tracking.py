@@ -22,22 +22,25 @@ from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
 from fedclade.settings import Settings, flat
 
-METRICS: dict[str, Callable[[Progress], float | None]] = {
-    "accuracy/mean": lambda progress: progress.accuracy,
-    "accuracy/worst": lambda progress: progress.worst,
-    "accuracy_local/mean": lambda progress: progress.local,
-    "accuracy_local/worst": lambda progress: progress.local_worst,
-    "clusters": lambda progress: progress.clusters,
-    "bytes/up": lambda progress: progress.bytes_up,
-    "bytes/down": lambda progress: progress.bytes_down,
-    "failures": lambda progress: progress.failures,
-    "seconds": lambda progress: progress.seconds,
-}
 HEARD = "tracking.json"  # the last round that each tracker heard of
 
 
+def names_of(metric: str) -> list[str]:
+    """What is told of a round, where this is the main metric."""
+    scores = [f"{metric}{model}/{what}" for model in MODELS for what in ("mean", "worst")]
+    return [*scores, "clusters", "bytes/up", "bytes/down", "failures", "seconds"]
+
+
+def told_of(p: Progress) -> dict[str, float | None]:
+    values = (p.score, p.worst, p.local, p.local_worst, p.clusters, p.bytes_up, p.bytes_down, p.failures, p.seconds)
+    return dict(zip(names_of(p.metric.name), values, strict=True))
+
+
 class Tracker(Protocol):
-    """Where rounds are told. It is made for a run folder, a run's settings and the last round it has heard of (-1)."""
+    """Where rounds are told.
+
+    It is made for a run folder, a run's settings, the last round it has heard of (-1) and the names of what it is told.
+    """
 
     def log(self, round: int, metrics: Mapping[str, float | None]) -> None: ...
 
@@ -48,8 +51,8 @@ class Tracker(Protocol):
 class CSV:
     """`rounds.csv` in the run folder."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int) -> None:
-        self.path = folder / "rounds.csv"
+    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int, names: Sequence[str]) -> None:
+        self.path, self.names = folder / "rounds.csv", names
         known: list[list[str]] = []
         if self.path.is_file():
             with self.path.open(newline="", encoding="utf-8") as file:
@@ -58,10 +61,10 @@ class CSV:
 
     def _begin(self, rows: Sequence[Sequence[str]], path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["round", *METRICS], *rows])
+            csv.writer(file).writerows([["round", *self.names], *rows])
 
     def log(self, round: int, metrics: Mapping[str, float | None]) -> None:
-        values = ["" if metrics[name] is None else metrics[name] for name in METRICS]
+        values = ["" if metrics[name] is None else metrics[name] for name in self.names]
         with self.path.open("a", newline="", encoding="utf-8") as file:
             csv.writer(file).writerow([round, *values])
 
@@ -72,7 +75,7 @@ class CSV:
 class TensorBoard:
     """Event files in `tensorboard/` of the run folder: `tensorboard --logdir runs` shows all runs side by side."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int, names: Sequence[str]) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
@@ -82,7 +85,7 @@ class TensorBoard:
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=heard + 1 if heard >= 0 else None)
         if heard < 0:
             plain = {name: value if isinstance(value, int | float) else str(value) for name, value in settings.items()}
-            for summary in hparams(plain, dict.fromkeys(METRICS)):
+            for summary in hparams(plain, dict.fromkeys(names)):
                 self.writer._get_file_writer().add_summary(summary)
 
     def log(self, round: int, metrics: Mapping[str, float | None]) -> None:
@@ -98,7 +101,7 @@ class TensorBoard:
 class MLflow:
     """A run of the experiment `fedclade`, where MLFLOW_TRACKING_URI says or else beside the current folder."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int, names: Sequence[str]) -> None:
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
@@ -126,7 +129,7 @@ class MLflow:
         self.client.set_terminated(self.run, status="FINISHED" if ended else "KILLED")
 
 
-TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {
+TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], int, Sequence[str]], Tracker]] = {
     "csv": CSV,
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
@@ -169,7 +172,8 @@ def tracking(
     with ExitStack() as stack:
         trackers: dict[str, Tracker] = {}
         for name in names:
-            tracker = TRACKERS[name](folder.path, flat(settings.model_dump(mode="json")), heard.get(name, -1))
+            plain, told = flat(settings.model_dump(mode="json")), names_of(Result(folder).metric.name)
+            tracker = TRACKERS[name](folder.path, plain, heard.get(name, -1), told)
             stack.push(partial(_closed, tracker))
             trackers[name] = tracker
 
@@ -181,13 +185,13 @@ def tracking(
             if trackers:
                 write_json(note, heard)
 
-        def told(progress: Progress) -> None:
-            tell(progress.round, {name: read(progress) for name, read in METRICS.items()})
+        def hear(progress: Progress) -> None:
+            tell(progress.round, told_of(progress))
             on_round(progress)
 
         for round, metrics in earlier_rounds(Result(folder)).items() if names else ():
             tell(round, metrics)
-        yield told
+        yield hear
 
 
 def _closed(tracker: Tracker, kind: type[BaseException] | None, *about: object) -> None:
@@ -199,7 +203,7 @@ def earlier_rounds(result: Result) -> dict[int, dict[str, float | None]]:
     table = result.traffic.add_prefix("bytes/")
     table["clusters"] = result.history.groupby("round")["cluster"].nunique()
     table["failures"] = result.failures.groupby("round").size().reindex(table.index, fill_value=0)
-    for column in MODELS:
+    for column in result.models:
         table = table.join(result.by_round(column)[["mean", "worst"]].add_prefix(f"{column}/"))
-    known = table.reindex(columns=list(METRICS)).astype(object)
+    known = table.reindex(columns=names_of(result.metric.name)).astype(object)
     return known.where(known.notna(), None).to_dict("index")  # type: ignore[return-value]

@@ -22,7 +22,7 @@ class Parabola:
     def pack(self, flat: torch.Tensor) -> list[torch.Tensor]:
         return [flat]
 
-    def batches(self, x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+    def batches(self, x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor, weights: None) -> Iterator[torch.Tensor]:
         return iter(rows)
 
     def gradients(self, batch: torch.Tensor, keep: float) -> torch.Tensor:

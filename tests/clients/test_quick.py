@@ -22,7 +22,7 @@ NETWORKS = {
     "one channel": (lambda: make("lenet5", (1, 28, 28), 5), (1, 28, 28)),
     "three channels": (lambda: make("lenet5", (3, 32, 32), 5), (3, 32, 32)),
     "odd sides": (lambda: make("lenet5", (1, 27, 29), 5), (1, 27, 29)),
-    "nested, with normalisation": (lambda: make("resnet9", (3, 16, 16), 5), (3, 16, 16)),
+    "nested, with normalisation": (lambda: make("resnet9-gn", (3, 16, 16), 5), (3, 16, 16)),
     "signals": (lambda: make("har-cnn", (3, 40), 5), (3, 40)),
     "padded": (lambda: padded(nn.ReLU(inplace=True), bias=False), (1, 12, 12)),
     "dropout": (lambda: padded(nn.ReLU(), nn.Dropout2d(), bias=True), (1, 12, 12)),

@@ -155,7 +155,7 @@ def wide(after: int, **options: int) -> nn.Module:
         ("mlp", (1, 28, 28), 256, True),
         ("har-cnn", (9, 128), 64, True),
         ("bilstm", (6, 32), 10, True),
-        ("resnet9", (3, 16, 16), 10, False),
+        ("resnet9-gn", (3, 16, 16), 10, False),
         (lambda: wide(128), (3, 12, 12), 10, True),
         (lambda: wide(256), (3, 12, 12), 10, False),  # 36,864 weights of a convolution
         (lambda: wide(64, stride=2), (3, 12, 12), 32, True),

@@ -76,6 +76,26 @@ def test_kmeans_needs_no_seed_and_ignores_the_order_of_clients(seed, n_clusters)
     assert (kmeans(rows[order], n_clusters) == in_order(labels[order])).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_kmeans_is_as_good_as_the_best_of_many_starts(seed):
+    """Of starts that it does not try itself: by the oracle's own Lloyd iterations."""
+    random = np.random.default_rng(seed)
+    rows, k = random.standard_normal((15, 40)), 2 + seed % 5
+
+    def lloyd(centres):
+        for _ in range(100):
+            labels = ((rows[:, None] - centres) ** 2).sum(-1).argmin(1)
+            centres = np.stack(
+                [rows[labels == c].mean(0) if (labels == c).any() else centres[c] for c in range(len(centres))]
+            )
+        return ((rows - centres[labels]) ** 2).sum()
+
+    best = min(lloyd(rows[random.permutation(15)[:k]]) for _ in range(30))
+    labels = kmeans(rows, k)
+    ours = sum(((rows[labels == c] - rows[labels == c].mean(0)) ** 2).sum() for c in np.unique(labels))
+    assert ours <= 1.01 * best
+
+
 @pytest.mark.parametrize("algorithm", ["kmeans", "agglomerative", "gmm"])
 def test_rows_are_clustered_by_direction(algorithm):
     rows, truth = planted(0)

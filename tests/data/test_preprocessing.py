@@ -152,6 +152,16 @@ def test_scaling_by_client_and_not_at_all() -> None:
     assert not any("scaled" in remark for remark in plain.remarks)
 
 
+def test_a_client_in_another_unit_is_named() -> None:
+    for seed in range(5):
+        clients = tables(seed)
+        assert not any("another unit" in remark for remark in made(clients, scaling="federated").remarks)
+        clients["c0"]["a"] *= 1e4
+        (remark,) = (r for r in made(clients, scaling="federated").remarks if "another unit" in r)
+        assert "'c0' makes nearly all the variance of column 'a'" in remark
+        assert not any("another unit" in remark for remark in made(clients, scaling="client").remarks)
+
+
 def test_windows_of_sensors_are_scaled_by_channel(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     windows = {name: random.normal([[5], [-80]], [[1], [30]], (rows, 2, 16)) for name, rows in (("a", 20), ("b", 60))}
@@ -263,6 +273,6 @@ def test_a_newcomer_of_a_run_is_seen_as_the_run_sees_its_own(tmp_path: Path) -> 
     accuracy = history.loc[(history["client"] == "c2") & (history["round"] == 5), "accuracy"].item()
     placed = fedclade.place(tmp_path / "run", f"folder:{tmp_path / 'late'}", personalise=0)
     assert accuracy > 0.9
-    assert placed["copy"].accuracy == pytest.approx(accuracy)
+    assert placed["copy"].score == pytest.approx(accuracy)
     alone = federation_of(f"folder:{tmp_path / 'late'}")
-    assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].accuracy < accuracy - 0.1
+    assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].score < accuracy - 0.1

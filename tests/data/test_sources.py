@@ -312,6 +312,7 @@ def test_ppg_dalia_at_the_rate_of_its_activities(tmp_path: Path) -> None:
     first = ppg_person(1)["signal"]["chest"]["ECG"][:, 0]  # its first activity starts at tick 4
     means = [first[tick * 175 : (tick + 1) * 175].mean() for tick in range(4, 44)]
     assert np.corrcoef(means, data.x[:40, 9])[0, 1] > 0.999
+    np.testing.assert_array_equal(sources.load("ppg-dalia:acceleration", tmp_path).x, data.x[:, :3])
 
 
 def test_ppg_dalia_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,14 +453,18 @@ def test_femnist_as_leaf_writes_it(tmp_path: Path) -> None:
 def test_drug_reviews(tmp_path: Path, form: str) -> None:
     write_reviews(tmp_path / "drug-reviews")
     data = sources.load(f"drug-reviews{form}", tmp_path)
-    assert data.owners == ("NA", "Zoloft")  # the others are too rare or never tested
-    assert data.n_train == 85
-    assert data.x.shape == (100, 64 if form else 512)
+    assert data.owners == ("NA", "Rare", "Zoloft")  # the other is never tested
+    assert data.n_train == 115
+    assert data.x.shape == (140, 64 if form else 512)
     assert data.x.dtype == np.float32
     assert data.classes == tuple(str(stars) for stars in range(1, 11))
     assert data.y[:40].tolist() == [i % 10 for i in range(40)]
     np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1, atol=1e-5)
     assert not np.array_equal(data.x[0], data.x[1])
+    for path in (tmp_path / "drug-reviews").iterdir():
+        path.write_text(path.read_text().replace("\tPain\t", "\tInsomnia\t"))
+    if "tfidf" not in form:  # the condition counts
+        assert not np.array_equal(sources.load(f"drug-reviews{form}", tmp_path).x[0], data.x[0])
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
@@ -730,11 +735,11 @@ def test_bad_reviews(tmp_path: Path, old: str, new: str, word: str) -> None:
     refused(lambda: sources.load("drug-reviews", tmp_path), str(path), word)
 
 
-def test_reviews_of_rare_drugs_only(tmp_path: Path) -> None:
+def test_reviews_of_drugs_that_are_never_tested(tmp_path: Path) -> None:
     folder = write_reviews(tmp_path)
     for name in ("drugsComTrain_raw.tsv", "drugsComTest_raw.tsv"):
-        (folder / name).write_text("\n".join([REVIEW_HEADER, *review_lines({"Rare": 20})]))
-    refused(lambda: sources.load("drug-reviews", tmp_path), "50 reviews")
+        (folder / name).write_text("\n".join([REVIEW_HEADER, *review_lines({f"Only in {name}": 20})]))
+    refused(lambda: sources.load("drug-reviews", tmp_path), "no drug has reviews in both")
 
 
 # --- getting and checking ---------------------------------------------------------------------------------------------
@@ -838,7 +843,7 @@ def test_get_unpacks_only_what_it_needs(mirror: tuple[str, Path], tmp_path: Path
         f"b/here/drug-reviews/drugsCom{part}_raw.tsv" for part in ("Test", "Train")
     ]
     assert not list(tmp_path.glob("**/evil.txt"))
-    assert sources.load("drug-reviews", here).n_train == 85
+    assert sources.load("drug-reviews", here).n_train == 115
 
 
 def test_get_unpacks_a_zip_in_a_zip(mirror: tuple[str, Path], tmp_path: Path) -> None:

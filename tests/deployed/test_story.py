@@ -103,7 +103,12 @@ def story(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stor
 def test_a_run_survives_what_can_happen(story: Story, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trial = story.trial
     trial.add_node({"name": "c0", "data": f"folder:{rows / 'c0'}"}, registered_as="mallory")
-    trial.add_node({"name": "c9", "data": f"folder:{rows / 'c0'}"}, registered_as=None)
+    unknown = trial.add_node({"name": "c9", "data": f"folder:{rows / 'c0'}"}, registered_as=None)
+    copied = trial.add_node({"name": "c8", "data": f"folder:{rows / 'c0'}"}, registered_as="c0")
+    for number, why in ((unknown, "its key is not registered"), (copied, "its key is in use")):
+        process = trial.processes[trial.process_of(number)]
+        story.until(f"turned away: {why}", lambda process=process: process.poll() is not None)  # type: ignore[misc]
+        assert why in trial.why_ended(number)
     story.go(rounds=1000)
     story.until("clusters are found", lambda: story.round >= 0)
 

@@ -74,7 +74,7 @@ def test_shared_evaluation_equals_evaluating_one_by_one(tmp_path: Path, federati
     together = engine.answer(tasks, 1)
     for name, task in tasks.items():
         alone = engine.runtime.perform({name: task}, 1)[name]
-        assert together[name].accuracy == alone.accuracy  # type: ignore[union-attr]
+        assert together[name].metrics == alone.metrics  # type: ignore[union-attr]
         assert together[name].loss == pytest.approx(alone.loss, rel=1e-5)  # type: ignore[union-attr]
     engine.close()
 

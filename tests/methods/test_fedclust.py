@@ -132,13 +132,13 @@ def test_newcomers_are_personalised_for_five_epochs(tmp_path: Path) -> None:
     assert [one.cluster for one in placed.values()] == [homes[client.group] for client in late.clients]
     name = late.names[0]
     five, none = placed[name], fedclade.place(result.path, late, personalise=0, save=False)[name]
-    assert none.accuracy_personalised is None
+    assert none.score_personalised is None
     assert np.array_equal(none.weights, result.state_of_clusters.models[none.cluster])
     longer = fedclade.place(result.path, late, personalise=6, save=False)[name]
     assert not np.array_equal(five.weights, none.weights)
     assert not np.array_equal(five.weights, longer.weights)
-    assert five.accuracy_personalised is not None
-    assert five.accuracy_personalised >= five.accuracy  # type: ignore[operator]
+    assert five.score_personalised is not None
+    assert five.score_personalised >= five.score  # type: ignore[operator]
 
 
 def test_real_groups_newcomers_during_the_run_and_an_exact_resume(tmp_path: Path) -> None:

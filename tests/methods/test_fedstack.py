@@ -196,7 +196,7 @@ def test_the_server_trains_and_clients_are_evaluated_through_what_it_made(tmp_pa
     below = engine.answer({"c1": Predict(start=LOCAL)}, 0)["c1"].values  # type: ignore[union-attr]
     above = engine.answer({SERVER: Predict(stack.weights, rows=below)}, 0)[SERVER].values  # type: ignore[union-attr]
     right = above.argmax(1) == federation.y[federation["c1"].test]
-    assert seen[0].accuracy == pytest.approx(right.mean())  # type: ignore[union-attr]
+    assert seen[0].score == pytest.approx(right.mean())  # type: ignore[union-attr]
     wrong = engine.answer({"c1": Evaluate(stack.weights)}, 0)["c1"]  # type: ignore[union-attr]
     assert isinstance(wrong, Failure)  # the stacked model's weights are not those of the client's own network
     engine.close()
@@ -215,7 +215,7 @@ def test_predictions_labels_and_last_layers_travel_once(mixed: fedclade.Result) 
     for name in federation.names:
         rows = len(federation[name].train)
         sent = ledger[ledger["client"] == name].set_index("phase")["bytes"].to_dict()
-        assert travelled([sent["cluster"]]) == HEAD
+        assert travelled([sent["train"]]) == HEAD
         assert travelled([sent["stack"]]) == rows * (4 + 0.5)
 
 
@@ -323,7 +323,7 @@ def test_newcomers_join_those_whose_last_layers_point_the_same_way(tmp_path: Pat
     for name in late.names:
         test = late[name].test
         right = placed[name].model(torch.from_numpy(late.x[test])).argmax(1).numpy() == late.y[test]
-        assert right.mean() == pytest.approx(placed[name].accuracy)
+        assert right.mean() == pytest.approx(placed[name].score)
 
 
 def test_clients_join_leave_and_change_during_a_run() -> None:

@@ -53,7 +53,7 @@ def test_lenet5_has_the_papers_parameters(shape: tuple[int, ...], layers: list[i
 
 
 def test_resnet9_has_the_papers_parameters() -> None:
-    model = make("resnet9", COLOUR, 100)
+    model = make("resnet9-gn", COLOUR, 100)
     assert count(model) == 6_621_540
     last_four = list(model.parameters())[-4:]  # what LG-FedAvg shares: the last GroupNorm and the linear layer
     assert sum(value.numel() for value in last_four) == 52_324
@@ -66,10 +66,15 @@ def test_mlp_has_the_papers_parameters(features: int, classes: int, total: int) 
 
 
 def test_deep_networks_have_the_usual_parameters() -> None:
-    assert count(make("resnet18", COLOUR, 10)) == 11_173_962  # the widespread CIFAR variant
     dense = 2 * (512 * 512 + 512) + 512 * 10 + 10
-    for name, convolutions, channels in (("vgg11", 9_220_480, 2_752), ("vgg16", 14_714_688, 4_224)):
-        assert count(make(name, COLOUR, 10)) == convolutions + 2 * channels + dense
+    for norm, kind in (("bn", nn.BatchNorm2d), ("gn", nn.GroupNorm)):
+        resnet = make(f"resnet18-{norm}", COLOUR, 10)
+        assert count(resnet) == 11_173_962  # the widespread CIFAR variant
+        assert sum(isinstance(module, kind) for module in resnet.modules()) == 20
+        for name, convolutions, channels in (("vgg11", 9_220_480, 2_752), ("vgg16", 14_714_688, 4_224)):
+            vgg = make(f"{name}-{norm}", COLOUR, 10)
+            assert count(vgg) == convolutions + 2 * channels + dense
+            assert any(isinstance(module, kind) for module in vgg.modules())
 
 
 def test_har_cnn_is_three_convolutions_and_two_dense_layers() -> None:

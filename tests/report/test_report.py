@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import fedclade
 from fedclade.cli import app
+from fedclade.clients.objective import ACCURACY
 from fedclade.display import size_in_words
 from fedclade.errors import FedcladeError
 from fedclade.report.making import make_report
@@ -54,7 +55,9 @@ def test_words_hold_the_numbers_of_the_run(runs: dict[str, Path]) -> None:
     header, row = sections["overview"].table
     assert header[3:7] == ["cluster model", "worst client", "locally trained model", "worst client"]
     cluster, local = result.accuracy, result.accuracy_local
-    assert row[3:7] == [mean_and_std(cluster), percent(cluster["worst"]), mean_and_std(local), percent(local["worst"])]
+    assert row[3:7] == [
+        word for seen in (cluster, local) for word in (mean_and_std(seen, ACCURACY), percent(seen["worst"]))
+    ]
     overview = dict(zip(header, row, strict=True))
     assert overview["clusters"] == str(len(result.clusters))
     assert overview["ARI"] == f"{result.summary['clusters']['ari']:.3f}"
@@ -81,7 +84,7 @@ def test_one_statistic_is_told_in_words_tables_and_figures(runs: dict[str, Path]
     for cluster, part in result.clusters.items():
         mine = result.history[(result.history["round"] == 6) & result.history["client"].isin(part)]["accuracy"]
         row = next(row for row in sections["0/clusters"].table if row[0] == str(cluster))
-        assert row[2] == mean_and_std({"mean": mine.mean(), "std": mine.std(ddof=0)})
+        assert row[2] == mean_and_std({"mean": mine.mean(), "std": mine.std(ddof=0)}, ACCURACY)
 
 
 def test_only_runs_of_the_same_experiment_are_ranked(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def test_what_is_not_measured_yet_is_left_out(runs: dict[str, Path]) -> None:
         assert "locally trained models are not measured yet" in sections["accuracy"].words
         assert "nan" not in " ".join(section.words for section in sections.values())
         nothing.history = early.history.assign(accuracy=np.nan)
-        assert "No accuracy has been measured yet." in sections_of([nothing])["accuracy"].words
+        assert "Nothing has been measured yet." in sections_of([nothing])["accuracy"].words
 
 
 def test_clients_may_come_go_and_change(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Every table and figure is made at smoke scale; numbers stand beside the paper's; runs are shared and not repeated."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -10,9 +13,10 @@ from fedclade.compare import PlannedRun
 from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
-from fedclade.reproduce.finished import Finished, megabits_to
+from fedclade.reproduce.finished import Finished, megabits_to, over_clusters
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
+from fedclade.reproduce.layers import told_apart
 from fedclade.reproduce.making import Listener, run_name
 from fedclade.reproduce.numbers import stated
 from fedclade.runs.folder import RunFolder
@@ -107,7 +111,7 @@ def test_the_papers_numbers_are_found_by_row_and_column() -> None:
     assert skew["ours", "FMNIST"] == skew["also ours", "FMNIST"] == 7
     assert ("FedAvg", "CIFAR-10") not in skew  # it has none
     assert not any(row == "FedClust" for row, _ in skew)
-    assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "FashionMNIST"] == 98
+    assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "CIFAR10"] == 98
     assert stated("fedstack", "table2")["agglomerative", "2", "walking"] == 0.92
     assert stated("fedstack", "table3")["FL+HC", "all", "F1"] == 0.83
 
@@ -159,3 +163,46 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "25,000" in made.stdout
     wrong = CliRunner().invoke(app, ["reproduce", "nothing"])
     assert wrong.exit_code == 2
+
+
+def test_a_papers_number_stands_beside_ours_of_the_same_kind(out: Path) -> None:
+    page = reproduce("fedclust/table1", "smoke", out, workers=1)
+    beside = {line.words[0]: set(line.paper) for line in page.lines}
+    for name in ("FedAvg", "FedProx", "FedNova", "CFL"):
+        assert beside[name] == {"cluster model, %"}
+    for name in ("Local", "LG", "IFCA", "PACFL", "FedClust, the paper's K"):
+        assert beside[name] == {"locally trained model, %"}
+    assert len({line.ours["clients trained"][0] for line in page.lines}) == 1
+
+
+def test_a_mean_over_clusters_counts_each_once(out: Path) -> None:
+    reproduce("hicfl/table2", "smoke", out, workers=1)
+    runs = [Finished.open(path.parent) for path in (out / "runs").glob("ifca-*/seed-0/result.json")]
+    several = [run for run in runs if len(run.clusters) > 1]
+    assert several
+    for run in several:
+        last = run.last("accuracy")
+        expected = [sum(last[client] for client in part) / len(part) for part in run.clusters.values()]
+        assert over_clusters(run) == pytest.approx(sum(expected) / len(expected))
+
+
+def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
+    """Two groups; from the round in which all are steady on, a split by signs tells them apart, before it does not."""
+
+    mixed, apart = np.ones((4, 4)), np.kron(2 * np.eye(2) - 1, np.ones((2, 2)))
+    kept = {
+        round: {
+            "clients": list("abcd"),
+            "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
+            "cosine": np.stack([mixed if round < 8 else apart]),
+        }
+        for round in range(3, 13)
+    }
+    watched = SimpleNamespace(
+        settings={"training": {"learning_rate": 0.1}},
+        record={"groups": {"a": 0, "b": 0, "c": 1, "d": 1}},
+        kept=lambda name: {**kept, 1: {"clients": list("abcd")}},
+    )
+    run = cast(Finished, watched)
+    assert told_apart("before", run) == 0.5  # rounds 3 to 7: the window is steady from round 8 on
+    assert told_apart("after", run) == 1.0

@@ -73,9 +73,9 @@ def test_newcomers_are_placed_after_the_run(tmp_path: Path, method: object) -> N
     placed = fedclade.place(tmp_path / "run", new)
     assert [placed[name].cluster for name in ("c6", "c7")] == [run.cluster_of("c0"), run.cluster_of("c1")]
     for one in placed.values():
-        assert one.accuracy is not None
-        assert one.accuracy_personalised is not None
-        assert one.accuracy_personalised >= 0.8
+        assert one.score is not None
+        assert one.score_personalised is not None
+        assert one.score_personalised >= 0.8
         assert one.model is not None
     assert (tmp_path / "run" / "placements" / "c6.safetensors").is_file()
     with pytest.raises(FedcladeError, match="shape"):

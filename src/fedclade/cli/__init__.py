@@ -8,16 +8,26 @@ from typing import Annotated
 import typer
 
 from fedclade import __version__
-from fedclade.cli import catalogues, comparing, data, demo, deploying, place, reporting, reproducing, runs
-from fedclade.cli.errors import OneLineErrors
+from fedclade.cli import (
+    benchmarking,
+    catalogues,
+    comparing,
+    data,
+    demo,
+    deploying,
+    listing,
+    place,
+    predicting,
+    reporting,
+    reproducing,
+    runs,
+)
+from fedclade.cli.commands import Commands
 
-app = typer.Typer(
+app = Commands(
     name="fedclade",
-    cls=OneLineErrors,
     help="Finds the groups hidden in a federation of clients with unlike data and trains one model for each group.",
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 
@@ -42,10 +52,15 @@ app.command()(demo.demo)
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(runs.show)
+app.command("runs")(listing.list_runs)
+app.command()(listing.config)
 app.command()(place.place)
+app.command()(predicting.predict)
+app.command()(predicting.export)
 app.command()(reporting.report)
 app.command()(reporting.watch)
 app.command()(comparing.compare)
+app.command()(benchmarking.benchmark)
 app.command()(reproducing.reproduce)
 app.command()(catalogues.methods)
 app.command()(catalogues.models)

@@ -1,13 +1,14 @@
 """`fedclade methods`, `models` and `splits`: what there is to choose from."""
 
-import inspect
-import re
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedclade.cli import options
+from fedclade.cli.machine import print_json
 from fedclade.display import make_console, make_table
+from fedclade.meanings import meanings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -17,10 +18,17 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one's settings; also my_module:MyMethod.")] = None,
+    json: options.Json = False,
 ) -> None:
     """List the methods, or the settings of one."""
     from fedclade.methods import METHODS, method_class
 
+    if json and name is not None:
+        print_json([asdict(setting) for setting in meanings(method_class(name))])
+        return
+    if json:
+        print_json([{"name": known, **asdict(kind.about)} for known, kind in METHODS.items()])
+        return
     if name is not None:
         _show_method(name, method_class(name))
         return
@@ -79,38 +87,7 @@ def _show_method(name: str, kind: "type[Method]") -> None:
 
 def _settings_table(prefix: str, kind: "type[BaseModel]") -> Any:
     table = make_table("setting", "value", "default", "meaning")
-    for name, field in kind.model_fields.items():
-        default = "none" if field.default is None else str(field.default)
-        allowed = _allowed(field.annotation, field.metadata)
-        table.add_row(f"{prefix}.{name}", allowed, default, field.description or _comment(kind, name))
+    for setting in meanings(kind):
+        default = "none" if setting.default is None else str(setting.default)
+        table.add_row(f"{prefix}.{setting.name}", setting.allowed, default, setting.meaning)
     return table
-
-
-def _allowed(annotation: Any, limits: Any = ()) -> str:
-    """The values that a setting may take, in words."""
-    kind = get_origin(annotation)
-    if kind is Annotated:
-        inner, *details = get_args(annotation)
-        return _allowed(inner, [limit for detail in details for limit in getattr(detail, "metadata", [detail])])
-    if kind in (Union, UnionType):
-        return " or ".join(_allowed(option) for option in get_args(annotation))
-    if kind is Literal:
-        return " | ".join(str(value) for value in get_args(annotation))
-    words = {int: "whole number", float: "number", str: "text", bool: "true or false", NoneType: "none"}
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    pairs = [(limit, name) for limit in limits for name in signs if hasattr(limit, name)]
-    bounds = ", ".join(f"{signs[name]} {getattr(limit, name):g}" for limit, name in pairs)
-    return f"{words.get(annotation, getattr(annotation, '__name__', str(annotation)))} {bounds}".strip()
-
-
-def _comment(kind: type, name: str) -> str:
-    """The comment beside a setting where it is defined, so that it need not be written twice."""
-    for owner in kind.__mro__:
-        if name in inspect.get_annotations(owner):
-            try:
-                source = inspect.getsource(owner)
-            except (OSError, TypeError):  # defined in a notebook, or without a file
-                return ""
-            found = re.search(rf"^\s+{name}:.*?#\s*(.+)$", source, re.MULTILINE)
-            return found.group(1) if found else ""
-    return ""

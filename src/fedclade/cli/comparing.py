@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import STOPPED
+from fedclade.cli.commands import STOPPED
+from fedclade.cli.machine import print_json
 from fedclade.cli.runs import default_folder
 from fedclade.display import StudyDisplay, counted, make_console, make_table
 
@@ -27,7 +28,11 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, from 0.  [3]")] = None,
     target: Annotated[
-        float | None, typer.Option("--target", help="An accuracy: after how many rounds and bytes is it reached?")
+        float | None,
+        typer.Option(
+            "--target",
+            help="Of the main metric: after how many rounds and bytes is it reached?",
+        ),
     ] = None,
     data: options.Data = None,
     split: options.Split = None,
@@ -44,6 +49,7 @@ def compare(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")
     ] = None,
+    json: options.Json = False,
 ) -> None:
     """Compare methods over several seeds. What has been run already is not run again."""
     from fedclade.compare import Study
@@ -51,7 +57,7 @@ def compare(
     from fedclade.errors import FedcladeError
     from fedclade.settings import gathered, merged, read_toml
 
-    console = make_console()
+    console = make_console(stderr=json)
     values: dict[str, Any] = read_toml(study) if study is not None else {}
     given = {"data": data, "split": split, "clients": clients, "model": model, "rounds": rounds, "data_dir": data_dir}
     if data_dir is not None:
@@ -79,6 +85,9 @@ def compare(
         console.print(f"stopped; the same command with --out {folder} goes on", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
     comparison.write()
+    if json:
+        print_json(comparison.table().to_dict("records"))
+        raise typer.Exit(1 if comparison.failures else 0)
     rows = comparison.words()
     header, *body = fitting(rows, console.width)
     stacked = [name.replace(" ", "\n") for name in header]

@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import OneLineErrors
+from fedclade.cli.commands import Commands
+from fedclade.cli.machine import print_json
 from fedclade.display import make_console, make_table, size_in_words
 from fedclade.errors import FedcladeError, listed
 
 if TYPE_CHECKING:
     from fedclade.data import DataOptions
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Data sets: which there are, getting and checking them, and who holds what.",
-    rich_markup_mode=None,
-)
+app = Commands(help="Data sets: which there are, getting and checking them, and who holds what.")
 
 CARRIED_BY = {"sklearn": "comes with scikit-learn", "fedclade": "made when asked for"}
 
@@ -31,18 +28,23 @@ def _start(context: typer.Context) -> None:
 
 
 @app.command("list")
-def list_all(data_dir: options.DataDir = None) -> None:
+def list_all(data_dir: options.DataDir = None, json: options.Json = False) -> None:
     """List the data sets, and where on this machine they lie."""
     from fedclade.data.sources import find, sources
 
     table = make_table("name", "what it is", "licence", "found in")
+    listed = []
     for name, source in sources().items():
         try:
             place = CARRIED_BY.get(source.package) or str(find(name, data_dir))
         except FedcladeError:
             place = "missing"
+        listed.append({"name": name, "description": source.description, "licence": source.licence, "found": place})
         forms = "".join(f"; also {name}:{form}" for form in source.forms)
         table.add_row(name, source.description + forms, source.licence, place)
+    if json:
+        print_json(listed)
+        return
     console = make_console()
     console.print(table)
     console.print(
@@ -101,7 +103,8 @@ def show(
     seed: options.Seed = None,
     data_dir: options.DataDir = None,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="data.NAME=VALUE", help="How own data are read (docs/data.md).")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="How own data are read: data.label=... or task=regression."),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE.png", help="Also draw it: png, svg or pdf.")
@@ -113,13 +116,15 @@ def show(
 
     if picture is not None:
         label_counts.check_picture(picture)
-    chosen = _data_options(set or [])
+    chosen = _reading(set or [])
     federation = federation_of(data or "digits", split, clients, seed or 0, test_view, data_dir, options=chosen)
     console = make_console()
     for remark in federation.remarks:
         console.print(f"note: {remark}", soft_wrap=True)
     console.print(label_counts.headline(federation), end="\n\n")
     console.print(label_counts.table(federation, console.width))
+    if federation.labels == "numbers":
+        return
     console.print()
     console.print(label_counts.heat_map(federation, console), end="")
     console.print(label_counts.legend(federation))
@@ -128,16 +133,11 @@ def show(
         console.print(f"drawn in {picture}", soft_wrap=True)
 
 
-def _data_options(assignments: list[str]) -> "DataOptions":
-    from pydantic import ValidationError
-
-    from fedclade.data import DataOptions
-    from fedclade.settings import in_one_line, with_assignments
+def _reading(assignments: list[str]) -> "DataOptions":
+    """How own data are read for a task."""
+    from fedclade.settings import settings_from, with_assignments
 
     values = with_assignments({"data": {}}, assignments)
-    if set(values) != {"data"}:
-        raise FedcladeError("--set: only data.NAME=VALUE has a meaning here, e.g. data.label=diagnosis")
-    try:
-        return DataOptions(**values["data"])
-    except ValidationError as error:
-        raise FedcladeError(in_one_line(error, "data", DataOptions.model_fields)) from None
+    if not set(values) <= {"data", "task"}:
+        raise FedcladeError("--set: only data.NAME=VALUE and task=NAME have a meaning here, e.g. data.label=diagnosis")
+    return settings_from(values).reading

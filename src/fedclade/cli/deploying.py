@@ -7,15 +7,11 @@ from typing import Annotated
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import OneLineErrors
+from fedclade.cli.commands import Commands
 from fedclade.display import make_console
 from fedclade.errors import FedcladeError
 
-app = typer.Typer(
-    cls=OneLineErrors,
-    help="Real federations on Flower: make a project, and try it out on this machine.",
-    rich_markup_mode=None,
-)
+app = Commands(help="Real federations on Flower: make a project, and try it out on this machine.")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the project.")]
 

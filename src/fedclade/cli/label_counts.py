@@ -24,19 +24,22 @@ BLOCKS, PLAIN_BLOCKS = " ░▒▓█", " .:*#"
 def headline(federation: "Federation") -> str:
     import numpy as np
 
-    sizes = federation.label_counts().sum(axis=1)
+    sizes = np.array([len(client.train) for client in federation.clients])
     groups = federation.groups
     hidden = "hidden groups not known" if groups is None else counted(len(set(groups.values())), "hidden group")
     spread = f"{sizes.min():,} to {sizes.max():,}, {np.median(sizes):,.0f} in the middle"
     return (
         f"{federation.data} ({federation.split}): {counted(len(federation), 'client')}, {hidden}, "
-        f"{counted(federation.n_classes, 'label')}, {sizes.sum():,} training rows ({spread})"
+        f"{counted(federation.n_classes, 'amount' if federation.labels == 'numbers' else 'label')}, "
+        f"{sizes.sum():,} training rows ({spread})"
     )
 
 
 def table(federation: "Federation", width: int) -> Table:
     """Training rows by client and label, of the first and last clients where there are many."""
     counts = federation.label_counts()
+    if counts is None:
+        return amounts_table(federation)
     headings = _headings(federation.classes, width)
     grouped = federation.groups is not None
     columns = ["client", *(["group"] if grouped else []), "rows", "test rows"]
@@ -49,7 +52,22 @@ def table(federation: "Federation", width: int) -> Table:
         client, row = federation.clients[place], counts[place]
         group = [str(client.group)] if grouped else []
         cells = [f"{count:,}" if count else "." for count in row] if headings else _in_short(row, federation.classes)
-        shown.add_row(client.name, *group, f"{row.sum():,}", f"{len(client.test):,}", *cells)
+        shown.add_row(client.name, *group, f"{len(client.train):,}", f"{len(client.test):,}", *cells)
+    return shown
+
+
+def amounts_table(federation: "Federation") -> Table:
+    """Mean and standard deviation of every client's amounts."""
+    headings = [f"{name}, mean ± std" for name in federation.classes]
+    shown = make_table("client", "rows", "test rows", *headings, right=["rows", "test rows", *headings])
+    for place in _ends(len(federation)):
+        if place is None:
+            shown.add_row(f"... {len(federation) - FIRST - LAST:,} more")
+            continue
+        client = federation.clients[place]
+        y = federation.y[client.train]
+        cells = [f"{mean:.4g} ± {std:.3g}" for mean, std in zip(y.mean(axis=0), y.std(axis=0), strict=True)]
+        shown.add_row(client.name, f"{len(client.train):,}", f"{len(client.test):,}", *cells)
     return shown
 
 
@@ -71,7 +89,7 @@ def _ends(count: int) -> list[int | None]:
 def _in_short(row: "np.ndarray", classes: tuple[str, ...]) -> list[str]:
     """How many labels a client holds, and the most frequent one."""
     top = int(row.argmax())
-    return [str((row > 0).sum()), f"{classes[top]} ({row[top] / row.sum():.0%})"]
+    return [str((row > 0).sum()), f"{classes[top]} ({row[top] / max(row.sum(), 1):.0%})"]
 
 
 def heat_map(federation: "Federation", console: Console) -> Text:
@@ -79,7 +97,9 @@ def heat_map(federation: "Federation", console: Console) -> Text:
     chosen = _spread_out(len(federation))
     names = [federation.names[place] for place in chosen]
     margin = max(len(name) for name in names) + 2
-    cells = _narrowed(federation.label_counts()[chosen], max(console.width - margin, 1))
+    counts = federation.label_counts()
+    assert counts is not None
+    cells = _narrowed(counts[chosen], max(console.width - margin, 1))
     n_columns = cells.shape[1]
     across = 2 if 2 * n_columns + margin <= console.width else 1
     blocks = PLAIN_BLOCKS if console.options.ascii_only else BLOCKS
@@ -141,6 +161,7 @@ def draw(federation: "Federation", path: Path) -> None:
     from matplotlib.figure import Figure
 
     counts = federation.label_counts()
+    assert counts is not None
     height = min(max(2.5, 1.5 + 0.16 * len(federation)), 12)
     figure = Figure(figsize=(min(max(5, 2.5 + 0.35 * federation.n_classes), 14), height), layout="constrained")
     axes = figure.add_subplot()

@@ -37,3 +37,5 @@ Track = Annotated[
     typer.Option("--track", help="Also tell every round to tensorboard, mlflow or csv. May be given often."),
 ]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for other programs, and nothing else, to stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary: only what goes wrong.")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import STOPPED
+from fedclade.cli.commands import STOPPED
 from fedclade.display import make_console, make_table
 
 OUT = Path("runs/reproduce")

@@ -3,17 +3,19 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
 import typer
 
 from fedclade.cli import options
-from fedclade.cli.errors import STOPPED
-from fedclade.display import RoundsDisplay, make_console
+from fedclade.cli.commands import STOPPED
+from fedclade.cli.machine import facts_of, print_json
+from fedclade.display import RoundsDisplay, make_console, size_in_words, time_in_words
 
 
 def run(
@@ -25,7 +27,11 @@ def run(
         str | None, typer.Option("--model", help="A network (`fedclade models`) or my_module:make_net.  [a small one]")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [fedavg]")
+        str | None, typer.Option("--method", help="A method (`fedclade methods`) or my_module:MyMethod.  [clade]")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="What to predict: classification, regression, multilabel or tokens.  [the first]"),
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="How many rounds.  [10]")] = None,
     seed: options.Seed = None,
@@ -50,7 +56,15 @@ def run(
             help="Any other setting, as participation=0.1 or training.learning_rate=0.1. May be given often.",
         ),
     ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also run fedavg and clients alone, to see whether the method pays.")
+    ] = False,
     track: options.Track = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only try one round, and say what the run would be, take and send.")
+    ] = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Run a method on a federation, and keep all that comes of it in a folder."""
     from fedclade import api
@@ -59,18 +73,22 @@ def run(
 
     given = {
         "data": data, "split": split, "clients": clients, "test_view": test_view, "model": model, "method": method,
-        "rounds": rounds, "seed": seed, "workers": workers, "device": device, "engine": engine,
-        "data_dir": data_dir, "out": out,
+        "task": task, "rounds": rounds, "seed": seed, "workers": workers, "device": device, "engine": engine,
+        "data_dir": data_dir, "out": out, "baselines": baselines or None,
     }  # fmt: skip
     values = gathered(config, given, assignments or ())
     chosen = values.pop("out", None)
     settings = settings_from(values)
+    if dry_run:
+        _foretell(values, settings.rounds)
+        return
     folder = (
         Path(str(chosen)) if chosen else default_folder(settings.data, name_of(settings.method), str(settings.seed))
     )
-    with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
+    with stopping_cleanly(folder), progress(quiet) as display:
         api.run(**values, out=folder, on_round=display, track=track)
-    show(folder)
+    if json or not quiet:
+        show(folder, json)
 
 
 def resume(
@@ -85,11 +103,13 @@ def resume(
         typer.Option("--forget-memory", help="Go on from the cluster models where clients lost what they remembered."),
     ] = False,
     track: options.Track = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> None:
     """Go on with a run where it stopped, or add rounds to one that has ended."""
     from fedclade import api
 
-    with stopping_cleanly(folder), RoundsDisplay(make_console()) as display:
+    with stopping_cleanly(folder), progress(quiet) as display:
         api.resume(
             folder,
             rounds=rounds,
@@ -99,15 +119,49 @@ def resume(
             on_round=display,
             track=track,
         )
-    show(folder)
+    if json or not quiet:
+        show(folder, json)
 
 
-def show(folder: options.RunFolderPath) -> None:
+def show(folder: options.RunFolderPath, json: options.Json = False) -> None:
     """Show what a run found, or how far it has come."""
     from fedclade.display import outcome
     from fedclade.result import Result
 
-    make_console().print(outcome(Result.open(folder)))
+    if json:
+        print_json(facts_of(Result.open(folder)))
+    else:
+        make_console().print(outcome(Result.open(folder)))
+
+
+def progress(quiet: bool) -> AbstractContextManager[Any]:
+    """What hears of every round: on stderr, so that only what was found goes into a pipe."""
+    return nullcontext() if quiet else RoundsDisplay(make_console(stderr=True))
+
+
+def _foretell(values: Mapping[str, Any], rounds: int) -> None:
+    """Say what a run would be, from its first round."""
+    from fedclade import api
+    from fedclade.result import DIRECTIONS
+
+    with TemporaryDirectory() as folder:
+        first = api.run(**{**values, "rounds": min(rounds, 1), "events": ()}, out=Path(folder) / "run")
+        history, sent = first.history, first.sent.T.groupby(level=0).sum().T
+        seconds = first.seconds * max(rounds, 1)
+        rows = history["n_samples"][history["trained"]]
+        facts = {
+            "what": f"{first.method} on {first.settings['data']} ({first.record['split']})",
+            "clients": f"{len(first.record['clients'])}, of {rows.min()} to {rows.max()} training rows",
+            "model": f"{first.settings['model']}, {first.summary['layout']['n_parameters']:,} weights",
+            "trained": f"{int(history[history['round'] > 0]['trained'].sum())} clients in a round",
+        }
+        for way in DIRECTIONS:
+            before, each = (int(sent[way].get(number, 0)) for number in (0, 1))
+            facts[f"bytes {way}"] = f"about {size_in_words(before + each * rounds)} in {rounds} rounds"
+        facts["time"] = f"about {time_in_words(seconds)} on this machine, as the first round went"
+    width = max(map(len, facts))
+    for name, words in facts.items():
+        make_console().print(f"{name:{width}}  {words}", soft_wrap=True)
 
 
 def default_folder(*words: str) -> Path:

@@ -53,13 +53,52 @@ def _generative(name: str) -> Statistic:
     return statistic
 
 
+def halves(
+    x: np.ndarray,
+    y: np.ndarray,
+    n_classes: int,
+    random: np.random.Generator,
+    features: np.ndarray,
+    size: int,
+) -> dict[str, np.ndarray]:
+    """Sums over each half of the rows, class by class: how many, and sketches of rows and features (clade).
+
+    Where labels are no classes, all rows are of one, and the labels are summed up as well.
+    """
+    classes = y.ndim == 1 and y.dtype.kind in "iu"
+    marks = np.zeros((len(x), n_classes if classes else 1), np.float32)
+    marks[np.arange(len(x)), y if classes else 0] = 1
+    order = random.permutation(len(x))
+    parts = [np.sort(part) for part in (order[: len(x) // 2], order[len(x) // 2 :])]
+    layers = {"input": sketch(x.reshape(len(x), -1), size), "features": sketch(features, size)}
+    if not classes:
+        layers["labels"] = sketch(y.reshape(len(y), -1), size)
+    told = {name: np.stack([marks[part].T @ values[part] for part in parts]) for name, values in layers.items()}
+    return {"counts": np.stack([marks[part].sum(axis=0) for part in parts]), **told}
+
+
+def sketch(values: np.ndarray, size: int) -> np.ndarray:
+    """(rows, at most size): columns added up in random groups with random signs, the same ones everywhere."""
+    values = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
+    width = values.shape[1]
+    if width <= size:
+        return values
+    fixed = np.random.Generator(np.random.PCG64([width, size]))
+    groups, signs = fixed.integers(0, size, width), fixed.choice(np.array([-1, 1], np.float32), width)
+    projection = np.zeros((width, size), np.float32)
+    projection[np.arange(width), groups] = signs
+    return np.asarray(values @ projection)
+
+
 STATISTICS: dict[str, Statistic] = {
     "class-entropy": class_entropy,
     "rows": rows,
     "subspaces": subspaces,
     "gan": _generative("gan"),
     "mean-code": _generative("mean_code"),
+    "halves": halves,
 }
+OF_FEATURES = ("halves",)  # statistics of what a network makes of the rows; its weights are an option
 
 
 def describe(
@@ -123,10 +162,21 @@ def _code_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answe
     return {"code": (size, -1e-3, 1 + 1e-3), "mean": (size, *ANY), "square": (size, *ANY)}
 
 
+def _halves_answer(options: Any, shape: tuple[int, ...], n_classes: int, values: Any) -> Answered:
+    classes = 1 if "labels" in values else n_classes
+    counts: Answered = {"counts": ((2, classes), 0, 1e9)}
+    widths = {name: np.shape(array)[-1:] for name, array in values.items() if name != "counts"}
+    wanted = {"input": (min(int(np.prod(shape)), int(options["size"])),), "features": widths.get("features", (1,))}
+    wanted |= {"labels": widths["labels"]} if "labels" in widths else {}
+    fits = {name: width if width and width[0] <= int(options["size"]) else (1,) for name, width in wanted.items()}
+    return counts | {name: ((2, classes, *width), *ANY) for name, width in fits.items()}
+
+
 ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], Answered]] = {
     "class-entropy": _entropy_answer,
     "rows": _rows_answer,
     "subspaces": _subspaces_answer,
     "gan": _gan_answer,
     "mean-code": _code_answer,
+    "halves": _halves_answer,
 }

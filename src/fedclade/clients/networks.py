@@ -46,8 +46,11 @@ class Network(Protocol):
     def go_on_with(self, clients: int) -> None:
         """Only the first few clients go on."""
 
-    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[Any]:
-        """What `gradients` takes, for each step of rows [steps, K, batch] of a table; -1 stands for none."""
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor, weights: Tensor | None) -> Iterator[Any]:
+        """What `gradients` takes, for each step of rows [steps, K, batch] of a table; -1 stands for none.
+
+        `weights` say how much each row of the table counts.
+        """
 
     def gradients(self, batch: Any, keep: float) -> Tensor:
         """Fill `grads` with the gradient of the mean loss over a batch, and return that loss.
@@ -112,18 +115,18 @@ class PlainNetwork:
     def go_on_with(self, clients: int) -> None:
         """One client is one client."""
 
-    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor, weights: Tensor | None) -> Iterator[tuple[Any, ...]]:
         for batch in rows[:, 0]:
             used = batch[batch >= 0]  # others would spoil batch statistics
-            yield x[used], y[used]
+            yield x[used], y[used], None if weights is None else weights[used]
 
-    def gradients(self, batch: tuple[Tensor, Tensor], keep: float) -> Tensor:
+    def gradients(self, batch: tuple[Any, ...], keep: float) -> Tensor:
         for parameter, value, _ in self.copied:
             parameter.data.copy_(value)
             parameter.grad = None
         self.grads[0].mul_(keep)
         with torch.enable_grad():
-            loss = self.objective.loss(self.module(self.inputs(batch[0])).float(), batch[1])
+            loss = self.objective.mean_loss(self.module(self.inputs(batch[0])).float(), *batch[1:])
             loss.backward()
         for parameter, _, grad in self.copied:
             if parameter.grad is not None:
@@ -131,7 +134,7 @@ class PlainNetwork:
         return loss.detach().view(1)
 
     def inputs(self, rows: Tensor) -> Tensor:
-        return as_inputs(rows).to(self.row_type)
+        return as_inputs(rows, self.row_type)
 
     def end(self) -> Tensor:
         for name in self.layout.names:
@@ -143,9 +146,10 @@ class PlainNetwork:
 class BatchedNetwork:
     """A chain of known layers: many clients at once."""
 
-    def __init__(self, ops: Sequence[Operation], frozen: Sequence[slice]) -> None:
-        self.frozen, self.at_once = frozen, largest_group(ops)
-        self.chain_of = cache(partial(Chain, ops, trained=first_trained(ops, frozen)))
+    def __init__(self, ops: Sequence[Operation], frozen: Sequence[slice], objective: Objective | None = None) -> None:
+        self.frozen, self.at_once, self.objective = frozen, largest_group(ops), objective or Classification()
+        trained, link = first_trained(ops, frozen), self.objective.link or ""
+        self.chain_of = cache(partial(Chain, ops, trained=trained, link=link))
 
     def begin(self, weights: Tensor) -> None:
         self.weights = weights
@@ -170,14 +174,16 @@ class BatchedNetwork:
             for mine, kept in zip(self.grads, before, strict=True):
                 mine.copy_(kept[:clients])
 
-    def batches(self, x: Tensor, y: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(
+        self, x: Tensor, y: Tensor, rows: Tensor, weights: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         rows = nn.functional.pad(rows, (0, self.chain.batch - rows.shape[2]), value=-1)
         clients, batch = rows.shape[1:]
         for some in rows.split(STEPS_AT_ONCE):
-            real = (some >= 0).unsqueeze(2)
-            scale, some = real / real.sum(3, keepdim=True), some.clamp(min=0)
-            target = torch.zeros(len(some), clients, self.chain.n_classes, batch)
-            target.scatter_(2, y[some].unsqueeze(2), scale)
+            real, some = (some >= 0).unsqueeze(2), some.clamp(min=0)
+            counts = real if weights is None else real * weights[some].unsqueeze(2)
+            scale = counts / counts.sum(3, keepdim=True)
+            target = self.chain.loss.targets(self.objective.scaled(y[some]), scale)
             for each, wanted, weight in zip(some, target, scale, strict=True):
                 yield as_inputs(x.index_select(0, each.flatten())).unflatten(0, (clients, batch)), wanted, weight
 
@@ -213,10 +219,12 @@ class Built:
 
     def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
-        if not self.objective.is_cross_entropy:
+        if self.objective.link is None:
             return self.plain
         ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
-        return self.plain if ops is None or not is_worth_it(ops) else BatchedNetwork(ops, self.plain.frozen)
+        if ops is None or not is_worth_it(ops):
+            return self.plain
+        return BatchedNetwork(ops, self.plain.frozen, self.objective)
 
     def is_batched(self, input_shape: tuple[int, ...], batch_size: int) -> bool:
         """Whether many clients are trained at once."""
@@ -231,6 +239,8 @@ class Built:
         return (self.module if each_layer else self.quick)(self.plain.inputs(rows)).float()
 
 
-def as_inputs(rows: Tensor) -> Tensor:
-    """Rows as a network takes them: images of bytes become numbers from 0 to 1."""
-    return rows.to(torch.float32).mul_(1 / 255) if rows.dtype == torch.uint8 else rows
+def as_inputs(rows: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
+    """Rows as a network takes them: images of bytes become numbers from 0 to 1, tokens stay whole numbers."""
+    if rows.dtype == torch.int32:
+        return rows.long()
+    return (rows.to(torch.float32).mul_(1 / 255) if rows.dtype == torch.uint8 else rows).to(kind)

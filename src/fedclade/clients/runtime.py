@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedclade.clients.describe import describe
+from fedclade.clients.describe import OF_FEATURES, describe
 from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import Built
-from fedclade.clients.objective import OBJECTIVES
+from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     SERVER,
     Answer,
@@ -33,6 +33,8 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
 from fedclade.clients.training import Job, batches_of, train
 from fedclade.codec import Packet
@@ -41,6 +43,7 @@ from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
+WORST = 1e20  # the loss of a model that is of no use any more
 CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
 
 
@@ -56,7 +59,7 @@ class Rows:
     def given(cls, x: np.ndarray | Tensor, y: np.ndarray, device: torch.device) -> "Rows":
         """All rows of a table that came with a task, or was computed."""
         table = x if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(x))
-        labels = torch.from_numpy(np.asarray(y, np.int64))
+        labels = torch.from_numpy(np.asarray(y, np.float32 if np.asarray(y).dtype.kind == "f" else np.int64))
         return cls(table.to(device), labels.to(device), np.arange(len(table)))
 
     @property
@@ -79,7 +82,7 @@ class ClientRuntime:
     memory: Memory
     seed: int
     training: Training
-    task: str = "classification"  # what networks are trained for (`objective.OBJECTIVES`)
+    objective: Objective = field(default_factory=Classification)  # what networks are trained for
     device: str = "cpu"  # where they run (`device.device_of`)
     rows_of: Mapping[str, str] = field(default_factory=dict)  # whose rows a client holds, where they are not its own
 
@@ -91,7 +94,7 @@ class ClientRuntime:
             name: Built(factory, seed_of(self.seed, purpose[name])) for name, factory in self.networks.factories.items()
         }
         for network in built.values():
-            network.work_for(OBJECTIVES[self.task], device_of(self.device))
+            network.work_for(self.objective, device_of(self.device))
         return built
 
     @property
@@ -136,10 +139,12 @@ class ClientRuntime:
         """The rows a client holds now: those of another where its data have changed."""
         return self.clients[self.rows_of.get(client, client)]
 
-    def is_batched(self, client: str, task: Train) -> bool:
+    def is_batched(self, client: str, task: Task) -> bool:
         """Whether clients of this network that train like this train together in one go."""
-        size = (task.training or self.training).batch_size
-        return task.rows is None and self.network(client).is_batched(self.federation.input_shape, size)
+        if not isinstance(task, Train | Try) or getattr(task, "rows", None) is not None:
+            return False
+        size = (getattr(task, "training", None) or self.training).batch_size
+        return self.network(client).is_batched(self.federation.input_shape, size)
 
     def served_weights(self, client: str, task: Evaluate) -> np.ndarray:
         """The whole model that serves a client, as `Method.served` tells it."""
@@ -165,16 +170,18 @@ class ClientRuntime:
     def perform(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:
         """Do what some clients are asked; a client that raises fails alone."""
         answers: dict[str, Answer | Failure] = {}
-        together: dict[tuple[str, Training], dict[str, Train]] = {}
+        together: dict[Any, dict[str, Any]] = {}
         for client, task in tasks.items():
-            if isinstance(task, Train) and self.is_batched(client, task):
-                alike = self.networks.name(client), task.training or self.training
-                together.setdefault(alike, {})[client] = task
+            if self.is_batched(client, task):
+                alike: Any = (task.epochs, task.alone) if isinstance(task, Try) else None
+                alike = task.training or self.training if isinstance(task, Train) else alike
+                together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
                 answers[client] = self._alone(client, task, round)
         for group in together.values():
             try:
-                answers |= self._train(group, round)
+                do = self._train if isinstance(next(iter(group.values())), Train) else self._try
+                answers |= do(group, round)
             except Exception:  # one of them: find out which
                 answers |= {client: self._alone(client, task, round) for client, task in group.items()}
         return {client: answers[client] for client in tasks}
@@ -186,20 +193,19 @@ class ClientRuntime:
                     return self._train({client: task}, round)[client]
                 case Evaluate():
                     return self._evaluate(client, task, round)
+                case Try():
+                    return self._try({client: task}, round)[client]
                 case Predict():
                     return self._predict(client, task)
                 case Describe():
-                    held = self.held(client).train
-                    random = stream(self.seed, f"describe {task.what}", client, round)
-                    x, y = self.federation.x[held], self.federation.y[held]
-                    return Described(describe(task.what, dict(task.options), x, y, self.federation.n_classes, random))
+                    return self._describe(client, task, round)
         except Exception as error:
             return Failure("raised", f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
     def _train(self, tasks: Mapping[str, Train], round: int) -> dict[str, Answer | Failure]:
         """Train clients of one network together; a task that brings its own rows comes alone."""
         first, one = next(iter(tasks.items()))
-        training, network = one.training or self.training, self.network(first)
+        training, network = (one.training or self.training).in_round(round), self.network(first)
         rows = {client: self._rows(client, task) for client, task in tasks.items()}
         jobs, chosen = [], {}
         for client, task in tasks.items():
@@ -212,8 +218,9 @@ class ClientRuntime:
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
+        counts = self._row_weights(x, y, [of.places for of in rows.values()])
         with here(x.device):
-            trained, mean_losses = train(learner, x, y, jobs, training)
+            trained, mean_losses = train(learner, x, y, jobs, training, counts)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
@@ -225,6 +232,16 @@ class ClientRuntime:
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _row_weights(self, x: Tensor, y: Tensor, clients: Sequence[np.ndarray]) -> Tensor | None:
+        """How much each of some clients' rows of a table counts; None: all the same."""
+        weights = [self.objective.row_weights(y[places].cpu().numpy(), self.federation.classes) for places in clients]
+        if any(each is None for each in weights):
+            return None
+        counts = torch.zeros(len(x))
+        for places, each in zip(clients, weights, strict=True):
+            counts[places] = torch.from_numpy(each)
+        return counts.to(x.device)
 
     def _outgoing(
         self, client: str, task: Train, start: np.ndarray, weights: np.ndarray, layout: Layout, round: int
@@ -243,20 +260,23 @@ class ClientRuntime:
     def _afterwards(self, then: Train, before: Train) -> Train:
         """A further training, pulled to what was sent for the first one."""
         centre = before.weights if isinstance(before.weights, np.ndarray) else None
-        return replace(then, upload="nothing", centre=then.centre if then.centre is not None else centre)
+        spare, centre = then.spare or before.spare, then.centre if then.centre is not None else centre
+        refill = then.refill or before.refill
+        return replace(then, upload="nothing", spare=spare, refill=refill, centre=centre)
 
     def _rows(self, client: str, task: Train | Evaluate | Predict) -> Rows:
         """The rows a task is about: those it brings, or the client's own, as the task's network reads them."""
         if not isinstance(task, Evaluate) and task.rows is not None:
             labels = task.labels if isinstance(task, Train) else None
-            rows = Rows.given(task.rows, np.zeros(len(task.rows)) if labels is None else labels, device_of(self.device))
+            labels = np.zeros(len(task.rows), np.int64) if labels is None else labels
+            rows = Rows.given(task.rows, labels, device_of(self.device))
         else:
             rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
         network, weights = self.network(client), self.memory.read(client, task.through)
         below = outputs(network, network.initial if weights is None else weights, rows)
-        return Rows.given(torch.cat(below).softmax(1), rows.labels, rows.x.device)
+        return Rows.given(self.objective.predictions(torch.cat(below)), rows.labels, rows.x.device)
 
     def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
         held = self.held(client)
@@ -267,6 +287,8 @@ class ClientRuntime:
         spared = min(max(round(task.spare * len(held.train)), 1), len(held.train) - 1)
         order = stream(self.seed, "spare", client).permutation(len(held.train))
         chosen = order[spared:] if isinstance(task, Train) else order[:spared]
+        if isinstance(task, Train) and task.refill:
+            chosen = np.resize(chosen, len(held.train))  # from the first one on, again
         return held.train[np.sort(chosen)]
 
     def _compose(self, client: str, task: Train | Evaluate | Predict, sent: np.ndarray | None) -> np.ndarray:
@@ -290,11 +312,61 @@ class ClientRuntime:
             assert isinstance(answer, Trained)
             weights = answer.weights
         rows = self._rows(client, task)
-        return summary(*losses(self.network(client, task.through), weights, rows))
+        return self.summary(*losses(self.network(client, task.through), weights, rows), rows.labels)
 
     def sweep(self, weights: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For engines that evaluate one model for many clients: each row's loss and score."""
+        """For engines that evaluate one model for many clients: each row's loss, and what metrics need of it."""
         return losses(self.built[""], weights, Rows(self.x, self.y, places))
+
+    def summary(self, losses: np.ndarray, notes: np.ndarray, labels: np.ndarray) -> Evaluated:
+        """Of some rows."""
+        mean = float(losses.mean(dtype=np.float64))
+        return Evaluated(mean, self.objective.measure(losses, notes, labels), len(losses))
+
+    def _try(self, tasks: Mapping[str, Try], round: int) -> dict[str, Answer | Failure]:
+        """Let clients train models on the rows they do not spare, and judge them by those they do."""
+        task = next(iter(tasks.values()))
+        seen: dict[str, list[list[float]]] = {client: [] for client in tasks}
+
+        def judge(models: Mapping[str, np.ndarray]) -> None:
+            for client, weights in models.items():
+                rows = Rows(self.x, self.y, self._spared(client, tasks[client].spare))
+                seen[client].append(cooled_losses(self.network(client), weights, rows, tasks[client].temperatures))
+
+        def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
+            longer = self.training.model_copy(update={"local_epochs": epochs})
+            how: dict[str, Any] = {"training": longer, "save": "", "refill": True}
+            plans = {client: Train(w, spare=tasks[client].spare, **how) for client, w in models.items()}
+            return {c: a.weights for c, a in self._train(plans, round).items() if isinstance(a, Trained)}
+
+        now = {client: self._compose(client, one.model, one.model.weights) for client, one in tasks.items()}
+        for before, epochs in zip((0, *task.epochs), task.epochs, strict=False):
+            now = trained(now, epochs - before) if epochs > before else now
+            judge(now)
+        for place in range(len(task.others)):
+            judge({client: one.others[place] for client, one in tasks.items()})
+        if task.alone:
+            judge(trained({client: self.network(client).initial for client in tasks}, task.alone))
+        return {
+            client: Tried(
+                np.minimum(np.nan_to_num(values, nan=WORST), WORST).astype(np.float32),
+                len(self._spared(client, tasks[client].spare)),
+            )
+            for client, values in seen.items()
+        }
+
+    def _spared(self, client: str, share: float) -> np.ndarray:
+        return self._places(client, Predict(on="train", spare=share))
+
+    def _describe(self, client: str, task: Describe, round: int) -> Described:
+        held, options = self.held(client).train, dict(task.options)
+        random = stream(self.seed, f"describe {task.what}", client, round)
+        x, y = self.federation.x[held], self.federation.y[held]
+        if task.what in OF_FEATURES:
+            network = self.network(client)
+            weights = options.pop("weights", network.initial)
+            options["features"] = features(network, weights, Rows(self.x, self.y, held))
+        return Described(describe(task.what, options, x, y, self.federation.n_classes, random))
 
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
@@ -312,7 +384,9 @@ class ClientRuntime:
                 hook.remove()
         values = torch.cat(caught or parts)
         labels = rows.labels if task.rows is None else np.empty(0, np.int64)
-        return Predicted((values.softmax(1) if task.output == "probabilities" else values).cpu().numpy(), labels)
+        if task.output == "probabilities":
+            values = self.objective.predictions(values)
+        return Predicted(values.flatten(1).cpu().numpy(), labels)
 
 
 def composed(
@@ -333,13 +407,42 @@ def outputs(network: Built, weights: np.ndarray, rows: Rows, each_layer: bool = 
         return [network.outputs(rows.x[part], int(part[0]), each_layer) for part in rows.chunks()]
 
 
+def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
+    """(rows, numbers): what enters the last layer; over places of a row (words, say) its mean."""
+    last = dict(network.module.named_modules()).get(network.layout.head)
+    if last is None:  # a parameter of its own: what comes out must do
+        return torch.cat(outputs(network, weights, rows)).flatten(1).cpu().numpy()
+    caught: list[Tensor] = []
+
+    def keep(_module: Any, given: tuple[Any, ...]) -> None:
+        values = given[0].detach()
+        caught.append(values.flatten(1, -2).mean(1) if values.ndim > 2 else values.clone())
+
+    hook = last.register_forward_pre_hook(keep)
+    try:
+        outputs(network, weights, rows, each_layer=True)
+    finally:
+        hook.remove()
+    return torch.cat(caught).float().cpu().numpy()
+
+
+def cooled_losses(network: Built, weights: np.ndarray, rows: Rows, temperatures: Sequence[float]) -> list[float]:
+    """The mean loss at each temperature; where outputs are no logits, they are left as they are."""
+    found, objective = outputs(network, weights, rows), network.objective
+    means = []
+    for heat in temperatures if objective.link == "softmax" else [1.0] * len(temperatures):
+        each = [objective.losses(out / heat, rows.y[p]) for p, out in zip(rows.chunks(), found, strict=True)]
+        means.append(float(torch.cat(each).double().mean()))
+    return means
+
+
 def losses(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """The loss and the score of every row."""
-    each, scores = [], []
+    """The loss of every row, and what metrics need of it."""
+    each, notes = [], []
     for part, output in zip(rows.chunks(), outputs(network, weights, rows), strict=True):
         each.append(network.objective.losses(output, rows.y[part]).cpu().numpy())
-        scores.append(network.objective.scores(output, rows.y[part]).cpu().numpy())
-    return np.concatenate(each), np.concatenate(scores)
+        notes.append(network.objective.notes(output).cpu().numpy())
+    return np.concatenate(each), np.concatenate(notes)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -351,17 +454,13 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def summary(losses: np.ndarray, scores: np.ndarray) -> Evaluated:
-    return Evaluated(float(losses.mean(dtype=np.float64)), float(scores.mean()), len(scores))
-
-
 def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
     """Write a client runtime down for other processes of this machine: the rows are mapped there, not copied."""
     import cloudpickle
 
     folder.mkdir(parents=True, exist_ok=True)
     mapped = getattr(runtime.federation.x, "filename", None)
-    if mapped and Path(mapped).is_file():
+    if mapped and str(mapped).endswith(".npy") and Path(mapped).is_file():  # else it has no header to read it by
         (folder / "x.npy").symlink_to(mapped)
     else:
         np.save(folder / "x.npy", runtime.federation.x)
@@ -381,11 +480,10 @@ def save_runtime(runtime: ClientRuntime, folder: Path) -> None:
         "memory": str(runtime.memory.folder),
         "seed": runtime.seed,
         "training": runtime.training.model_dump(),
-        "task": runtime.task,
         "device": runtime.device,
     }
     (folder / "about.json").write_text(json.dumps(about))
-    (folder / "networks.pkl").write_bytes(cloudpickle.dumps(runtime.networks))
+    (folder / "networks.pkl").write_bytes(cloudpickle.dumps((runtime.networks, runtime.objective)))
 
 
 def load_runtime(folder: Path) -> ClientRuntime:
@@ -401,6 +499,6 @@ def load_runtime(folder: Path) -> ClientRuntime:
         clients,
         tuple(about["classes"]),
     )
-    networks = pickle.loads((folder / "networks.pkl").read_bytes())
+    networks, objective = pickle.loads((folder / "networks.pkl").read_bytes())
     training, memory = Training(**about["training"]), Memory(about["memory"])
-    return ClientRuntime(federation, networks, memory, about["seed"], training, about["task"], about["device"])
+    return ClientRuntime(federation, networks, memory, about["seed"], training, objective, about["device"])

@@ -4,6 +4,7 @@ Tasks and answers are plain frozen values. Weights in them are whole flat vector
 really travels (see `fedclade.clients.messages`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -22,22 +23,53 @@ SERVER = "server"  # the name under which the server itself works on rows it was
 
 @travels
 class Training(BaseModel):
-    """How a client trains: stochastic gradient descent on its own rows."""
+    """How a client trains: gradient descent on its own rows, batch by batch. What an optimiser remembers of its steps
+    begins anew in every round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     local_epochs: Annotated[int, Field(ge=0)] = 2
     batch_size: Annotated[int, Field(ge=1)] = 16
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # the longest gradient of a step
     # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
-    schedule: Literal["constant", "cyclic"] = "constant"
+    # "cosine": it falls from `learning_rate` to `base_rate` in `period` rounds
+    # "step": it is multiplied by `gamma` every `period` rounds
+    schedule: Literal["constant", "cyclic", "cosine", "step"] = "constant"
+    period: Annotated[int, Field(ge=1)] | None = None  # None: the rounds of the run; for "step", a third of them
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    warmup: Annotated[int, Field(ge=0)] = 0  # rounds in which the rate climbs to what the schedule says
     base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
     step_size: Annotated[int, Field(ge=1)] | None = None  # steps of half a cycle; None: those of two epochs
     # A meta step looks for weights from which one step of `inner_rate` does well (Per-FedAvg)
     meta: Literal["none", "first-order", "hessian-free"] = "none"
     inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+
+    @property
+    def unhurried(self) -> "Training":
+        """For those who come after the run: its schedule by rounds is over."""
+        return self.model_copy(update={"warmup": 0, **({} if self.schedule == "cyclic" else {"schedule": "constant"})})
+
+    def for_run(self, rounds: int) -> "Training":
+        """With a period for its schedule."""
+        if self.period is not None or self.schedule not in ("cosine", "step"):
+            return self
+        return self.model_copy(update={"period": max(rounds if self.schedule == "cosine" else rounds // 3, 1)})
+
+    def in_round(self, round: int) -> "Training":
+        """With the rate of a round; rounds that train are counted from 1."""
+        done = max(round - 1, 0)
+        rate, period = self.learning_rate, self.period or 1
+        if self.schedule == "cosine":
+            height = (1 + math.cos(math.pi * min(done / period, 1))) / 2
+            rate = self.base_rate + (rate - self.base_rate) * height
+        elif self.schedule == "step":
+            rate *= self.gamma ** (done // period)
+        rate *= min((done + 1) / (self.warmup + 1), 1)
+        return self if rate == self.learning_rate else self.model_copy(update={"learning_rate": rate})
 
 
 @travels
@@ -59,6 +91,7 @@ class Train:
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
+    refill: bool = False  # others are trained on twice in place of those spared, so that training is as long
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
     outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
@@ -72,7 +105,7 @@ class Train:
 @travels
 @dataclass(frozen=True)
 class Evaluate:
-    """Loss and accuracy of some weights on the client's rows.
+    """Loss and metrics of some weights on the client's rows.
 
     It is also how a method says what serves a client (`Method.served`): the weights it sends, over those of the slot
     `start`, or `otherwise` where the client keeps nothing there.
@@ -105,6 +138,22 @@ class Predict:
 
 @travels
 @dataclass(frozen=True)
+class Try:
+    """How well models would serve the client, by their losses on rows that it spares (nothing is kept).
+
+    They are the model that serves it now, after so many epochs of its own, and others likewise.
+    """
+
+    model: Evaluate
+    epochs: tuple[int, ...]  # growing
+    spare: float  # the share of the client's training rows by which models are judged
+    others: tuple[np.ndarray, ...] = ()  # judged as they are
+    alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
+    temperatures: tuple[float, ...] = (1.0,)  # by which outputs are divided first: training makes models too sure
+
+
+@travels
+@dataclass(frozen=True)
 class Describe:
     """Something worked out from the client's rows that leaves the client: see `fedclade.clients.describe`."""
 
@@ -126,15 +175,27 @@ class Trained:
 @dataclass(frozen=True)
 class Evaluated:
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]  # by name, the main one first, without the loss
     n_samples: int
+
+    @property
+    def score(self) -> float:
+        """The main metric."""
+        return next(iter(self.metrics.values()), self.loss)
 
 
 @travels
 @dataclass(frozen=True)
 class Predicted:
     values: np.ndarray  # (rows, outputs) float32
-    labels: np.ndarray  # (rows,) int64; empty where the rows were given
+    labels: np.ndarray  # (rows,) int64, or amounts; empty where the rows were given
+
+
+@travels
+@dataclass(frozen=True)
+class Tried:
+    losses: np.ndarray  # float32 (models, temperatures): after each number of epochs, of the others, of the one alone
+    n_samples: int
 
 
 @travels
@@ -155,5 +216,5 @@ class Failure:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
-Task = Train | Evaluate | Predict | Describe
-Answer = Trained | Evaluated | Predicted | Described
+Task = Train | Evaluate | Try | Predict | Describe
+Answer = Trained | Evaluated | Tried | Predicted | Described

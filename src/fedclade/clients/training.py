@@ -1,4 +1,4 @@
-"""Local training: one loop of stochastic gradient descent, on flat buffers, for one client or for many at once."""
+"""Local training: one loop of gradient descent, on flat buffers, for one client or for many at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 from fedclade.clients.networks import Network
 from fedclade.clients.tasks import Training
 
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam
 SPREAD = 1e-2  # how far from the weights the two gradients are that stand for a product with the Hessian
 
 
@@ -37,20 +38,23 @@ def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator)
 
 
 def train(
-    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training, counts: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps."""
+    """Train all jobs; returns the weights (jobs, size) and the mean loss of each over its steps.
+
+    `counts` say how much each row of the table counts, where that is not the same.
+    """
     # Those with most steps first, so that the ones still at work are always the first ones of a group.
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
     groups = np.array_split(order, -(-len(jobs) // network.at_once))
-    parts = [train_together(network, x, y, [jobs[k] for k in group], training) for group in groups]
+    parts = [train_together(network, x, y, [jobs[k] for k in group], training, counts) for group in groups]
     back = np.argsort(order)
     return np.concatenate([weights for weights, _ in parts])[back], np.concatenate([loss for _, loss in parts])[back]
 
 
 @torch.no_grad()
 def train_together(
-    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training
+    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training, counts: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same for as many as a network takes at once, sorted by their steps."""
     per_step = {"none": 1, "first-order": 2, "hessian-free": 3}[training.meta]
@@ -65,7 +69,7 @@ def train_together(
             continue
         network.go_on_with(active)
         rows = np.stack([job.batches[done * per_step : end * per_step] for job in jobs[:active]], 1)
-        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device))
+        batches = network.batches(x, y, torch.from_numpy(rows).to(x.device), counts)
         for step in range(done, end):
             losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
         done = end
@@ -73,13 +77,16 @@ def train_together(
 
 
 class Descent:
-    """Stochastic gradient descent with momentum: the one place where parameters move. Each client has its own row."""
+    """The steps of an optimiser: the one place where parameters move. Each client has its own row."""
 
     def __init__(self, network: Network, jobs: Sequence[Job], training: Training, lengths: np.ndarray) -> None:
         self.network, self.training = network, training
         # The gradients of a meta step are of different places: no momentum there.
         self.momentum = training.momentum if training.meta == "none" else 0.0
         device = network.parameters[0].device
+        # Plain momentum is kept in the gradients themselves. What is clipped must be a new gradient by itself.
+        self.is_apart = training.optimizer != "sgd" or training.clip is not None
+        self.moments = [[torch.zeros_like(w) for w in network.parameters] for _ in BETAS] if self.is_apart else []
         self.terms = _extra_terms(network, jobs, device)
         self.rates = _cyclic_rates(jobs, training, lengths).to(device) if training.schedule == "cyclic" else None
         self.frozen: list[tuple[int, Tensor]] = []
@@ -92,20 +99,43 @@ class Descent:
     def step(self, number: int, *batches: Any) -> Tensor:
         """Take a step on a batch (a meta step: on two or three), and return the losses."""
         network, training = self.network, self.training
-        loss = network.gradients(*batches, self.momentum) if len(batches) == 1 else self._meta_gradients(*batches)
-        if training.weight_decay:
-            for w, g in zip(network.parameters, network.grads, strict=True):
-                g.add_(w, alpha=training.weight_decay)
+        keep = 0.0 if self.is_apart else self.momentum
+        loss = network.gradients(*batches, keep) if len(batches) == 1 else self._meta_gradients(*batches)
         if self.terms is not None:
             for w, g, centre, linear in zip(network.parameters, network.grads, *self.terms[1:], strict=True):
                 g.add_(self.terms[0][: len(w)] * (w - centre[: len(w)])).add_(linear[: len(w)])
+        if training.clip is not None:
+            self._freeze()
+            share = (training.clip / (_lengths(network.grads) + 1e-6)).clamp(max=1)
+            for g in network.grads:
+                g.mul_(share)
+        if training.weight_decay and training.optimizer != "adamw":
+            for w, g in zip(network.parameters, network.grads, strict=True):
+                g.add_(w, alpha=training.weight_decay)
         self._freeze()
-        for w, g in zip(network.parameters, network.grads, strict=True):
+        for part, w in enumerate(network.parameters):
+            way = self._way(part, w, number + 1) if self.is_apart else network.grads[part]
             if self.rates is None:
-                w.add_(g, alpha=-training.learning_rate)
+                w.add_(way, alpha=-training.learning_rate)
             else:
-                w.sub_(g * self.rates[: len(w), number, None])
+                w.sub_(way * self.rates[: len(w), number, None])
         return loss
+
+    def _way(self, part: int, w: Tensor, step: int) -> Tensor:
+        """Where an optimiser goes for a gradient, by what it remembers of those before."""
+        g, (first, second) = self.network.grads[part], (moments[part][: len(w)] for moments in self.moments)
+        if self.training.optimizer == "sgd":
+            return first.mul_(self.momentum).add_(g)
+        first.lerp_(g, 1 - BETAS[0])
+        second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+        below = second.sqrt().div_((1 - BETAS[1] ** step) ** 0.5).add_(EPSILON)
+        way = first / below.mul_(1 - BETAS[0] ** step)
+        if self.training.optimizer == "adamw" and self.training.weight_decay:
+            way.add_(w, alpha=self.training.weight_decay)
+            for frozen, mask in self.frozen:
+                if frozen == part:
+                    way.masked_fill_(mask, 0)
+        return way
 
     def _freeze(self) -> None:
         for part, mask in self.frozen:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.clients.describe import fault_of_description
+from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import (
     Answer,
     Describe,
@@ -23,7 +24,10 @@ from fedclade.clients.tasks import (
     Train,
     Trained,
     Training,
+    Tried,
+    Try,
 )
+from fedclade.errors import listed
 from fedclade.models.weights import Layout
 
 ABSURD = 1e4  # weights so many times as long as those that training began with are no honest answer
@@ -51,6 +55,7 @@ class Expected:
     training: Training | None  # how clients train; None: that is their own business
     max_samples: int
     from_stranger: bool
+    metrics: tuple[Metric, ...] = ()  # what is measured, in the order in which it comes
 
 
 def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
@@ -61,6 +66,8 @@ def fault(task: Task, answer: Answer, expected: Expected) -> Failure | None:
                 _check_training(task, answer, expected)
             case Evaluate(), Evaluated():
                 _check_evaluation(answer, expected)
+            case Try(), Tried():
+                _check_trials(task, answer, expected)
             case Predict(), Predicted():
                 _check_predictions(task, answer, expected)
             case Describe(), Described():
@@ -120,7 +127,20 @@ def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
 
 def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
     _real_number("loss", answer.loss, -LARGEST_LOSS, LARGEST_LOSS)
-    _real_number("accuracy", answer.accuracy, 0.0, 1.0)
+    wanted = {metric.name: metric for metric in expected.metrics if metric.name != "loss"}
+    if list(answer.metrics) != list(wanted):
+        raise UnfitError("bad shape", f"sent {listed(answer.metrics)} where {listed(wanted)} was asked for"[:300])
+    for name, metric in wanted.items():
+        _real_number(name, answer.metrics[name], *metric.limits)
+    _whole_number("samples", answer.n_samples, 1, expected.max_samples)
+
+
+def _check_trials(task: Try, answer: Tried, expected: Expected) -> None:
+    wanted = (len(task.epochs) + len(task.others) + (task.alone > 0), len(task.temperatures))
+    if not isinstance(answer.losses, np.ndarray) or answer.losses.shape != wanted or answer.losses.dtype != np.float32:
+        raise UnfitError("bad shape", f"sent {np.shape(answer.losses)} losses, {wanted} were asked for")
+    if not np.isfinite(answer.losses).all() or not (np.abs(answer.losses) <= LARGEST_LOSS).all():
+        raise UnfitError("not finite", "some loss is no number")
     _whole_number("samples", answer.n_samples, 1, expected.max_samples)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what takes a second to import is imported where it is used
 
 ALGORITHMS = ("kmeans", "agglomerative", "gmm")
 SMALLEST_VARIANCE = 1e-12
+STARTS = 30  # of k-means; from the Ward clusters alone it misses the best by over 2 % in a third of random cases
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +44,24 @@ def k_center(rows: np.ndarray, n_clusters: int, first: int = 0) -> KCenter:
 
 
 def kmeans(rows: np.ndarray, n_clusters: int) -> np.ndarray:
-    """K-means labels, started from the Ward clusters: no random start, so no order of clients and no seed matters.
+    """K-means labels: the best of the Ward clusters and of many other starts.
 
+    The starts are drawn with a fixed seed from sorted rows, so that neither the order of clients nor a seed matters.
     Fewer clusters come out when fewer than `n_clusters` rows differ.
     """
     from sklearn.cluster import KMeans
 
     rows = np.asarray(rows, dtype=np.float64)
     start = _ward_means(rows, n_clusters)
-    # one thread and a fixed start give the same labels on every machine
-    return in_order(KMeans(len(start), init=start, n_init=1, random_state=0).fit(rows).labels_)
+    order = np.lexsort(rows.T)
+    fits = [
+        KMeans(len(start), init=init, n_init=starts, random_state=0).fit(rows[order])
+        for init, starts in ((start, 1), ("k-means++", STARTS))
+    ]
+    best = fits[0] if fits[0].inertia_ <= (1 + 1e-9) * fits[1].inertia_ else fits[1]
+    labels = np.empty(len(rows), dtype=np.int64)
+    labels[order] = best.labels_
+    return in_order(labels)
 
 
 def gaussian_mixture(rows: np.ndarray, n_clusters: int, covariance: str = "full") -> np.ndarray:

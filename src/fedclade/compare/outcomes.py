@@ -1,26 +1,29 @@
 """What came of a study: a row for each run, a row for each cell, and tables of those in the forms that people paste."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.clients.objective import Metric
 from fedclade.compare.study import PlannedRun, Study
 from fedclade.errors import FedcladeError
-from fedclade.experiments import by_label, experiments
+from fedclade.experiments import by_label, experiments, trained_by_all
 from fedclade.files import write_atomically
-from fedclade.result import MODELS, Result, over_clients
+from fedclade.result import Result
 from fedclade.tables import to_html, to_latex, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEGEND = (
-    "Accuracies are in percent, means over clients; `std` and `worst` are over clients too, ± is over seeds. `final` "
+    "{metric}, means over clients; `std` and `worst` are over clients too, ± is over seeds. `final` "
     "is the last round in which the clusters changed, `p` of a paired t-test over seeds against the best cluster "
-    "model. Megabytes are those of all clients together."
+    "model. Locally trained models are compared on the clients that all methods have trained (`clients trained`), in "
+    "rounds that count. Megabytes are those of all clients together."
 )
 
 
@@ -36,9 +39,18 @@ class Comparison:
         """A row for each run that has ended."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [outcome_of(run, self.study.target) for run in self.study.runs(self.out) if run.folder.is_finished]
-        )
+        ended = [_labelled(run) for run in self.study.runs(self.out) if run.folder.is_finished]
+        compared: dict[str, frozenset[str]] = {}
+        for runs in experiments(ended).values():
+            for seed in {run.seed for run in runs}:
+                alike = [run for run in runs if run.seed == seed]
+                compared |= dict.fromkeys([str(run.path) for run in alike], trained_by_all(alike))
+        return pd.DataFrame([outcome_of(run, self.study.target, compared[str(run.path)]) for run in ended])
+
+    @property
+    def metric(self) -> Metric:
+        """The main one of the first run that has ended; of others, rows are of another experiment."""
+        return next(Result(run.folder).metric for run in self.study.runs(self.out) if run.folder.is_finished)
 
     def table(self) -> "pd.DataFrame":
         """A row for each cell: means over seeds, and how sure it is that the best is better."""
@@ -48,14 +60,16 @@ class Comparison:
         if results.empty:
             raise FedcladeError(f"no run of the study in {self.out} has ended yet")
         cells = dict(iter(results.groupby("label", sort=False)))
-        best = max(cells.values(), key=lambda runs: runs["accuracy_mean"].mean())
-        return pd.DataFrame([_mean_row(runs, best) for runs in cells.values()])
+        mean = f"{self.metric.name}_mean"
+        best = self.metric.best(cells.values(), key=lambda runs: runs[mean].mean())
+        return pd.DataFrame([_mean_row(runs, best, mean) for runs in cells.values()])
 
     def words(self) -> list[list[str]]:
         """The table's cells as words, the header first; columns about a target only where there is one."""
-        names = [name for name in COLUMNS if self.study.target is not None or "target" not in name]
-        rows = self.table().replace({np.nan: None}).to_dict("records")
-        return [names, *([COLUMNS[name](row) for name in names] for row in rows)]
+        columns = columns_for(self.metric)
+        names = [name for name in columns if self.study.target is not None or "target" not in name]
+        rows: list[dict[str, Any]] = self.table().replace({np.nan: None}).to_dict("records")  # type: ignore[assignment]
+        return [names, *([columns[name](row) for name in names] for row in rows)]
 
     def warning(self) -> str:
         """That some cells are of another experiment than others, where it is so."""
@@ -69,7 +83,7 @@ class Comparison:
     def write(self) -> None:
         """The table beside the runs."""
         rows, title = self.words(), self.study.title
-        legend = f"{LEGEND} {self.warning()}".rstrip()
+        legend = f"{legend_for(self.metric)} {self.warning()}".rstrip()
         texts = {
             "table.md": f"{to_markdown(rows)}\n\n{legend}\n",
             "table.tex": f"{to_latex(rows)}\n",
@@ -81,21 +95,31 @@ class Comparison:
             write_atomically(self.out / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
 
+def legend_for(metric: Metric) -> str:
+    """What the columns of the table mean."""
+    words = f"{metric.words[:1].upper()}{metric.words[1:]}"
+    return LEGEND.format(metric=f"{words} in percent" if metric.is_share else words)
+
+
 def _labelled(run: PlannedRun) -> Result:
     result = Result(run.folder)
     result.label = run.label
     return result
 
 
-def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    result = Result(run.folder)
+def outcome_of(result: Result, target: float | None, compared: frozenset[str]) -> dict[str, Any]:
+    """What came of a run; of its locally trained models, those of the clients that all runs beside it trained too."""
     reached = None if target is None else result.first_reaching(target)
     sent = result.traffic / 1e6
-    measured = {column: over_clients(result.last(column)) for column in MODELS}
+    seen = {column: result.last(column) for column in result.models}
+    local = f"{result.metric.name}_local"
+    seen[local] = seen[local][seen[local].index.isin(compared)]
+    measured = {column: result.metric.over_clients(values) for column, values in seen.items()}
     return {
-        "label": run.label,
-        "seed": run.seed,
-        **{f"{column}_{what}": seen[what] for column, seen in measured.items() for what in ("mean", "std", "worst")},
+        "label": result.label,
+        "seed": result.seed,
+        "local_clients": len(seen[local]),
+        **{f"{column}_{what}": found[what] for column, found in measured.items() for what in ("mean", "std", "worst")},
         "clusters": len(result.clusters),
         "ari": result.agreement["ari"],
         "last_change": result.last_change,
@@ -108,29 +132,31 @@ def outcome_of(run: PlannedRun, target: float | None) -> dict[str, Any]:
     }
 
 
-def _mean_row(runs: "pd.DataFrame", best: "pd.DataFrame") -> dict[str, Any]:
+def _mean_row(runs: "pd.DataFrame", best: "pd.DataFrame", score: str) -> dict[str, Any]:
     """Means over the seeds of a cell."""
     numbers = runs.drop(columns=["label", "seed"]).astype(float)
     row: dict[str, Any] = {"label": runs["label"].iloc[0], "runs": len(runs), **dict(numbers.mean())}
     for name in ("rounds_to", "mb_to"):  # a mean over seeds of which some never got there would flatter
         row[name] = row[name] if numbers[name].notna().all() else None
-    row["seeds_std"] = float(np.std(numbers["accuracy_mean"]))
-    row["p_best"] = None if runs is best else paired_p(runs, best)
+    row["seeds_std"] = float(np.std(numbers[score]))
+    row["p_best"] = None if runs is best else paired_p(runs, best, score)
     return row
 
 
-def paired_p(mine: "pd.DataFrame", best: "pd.DataFrame") -> float | None:
+def paired_p(mine: "pd.DataFrame", best: "pd.DataFrame", score: str) -> float | None:
     """The two-sided p-value of a paired t-test over seeds: small means that the best is better by more than chance."""
     from scipy.stats import ttest_rel
 
     pairs = mine.merge(best, on="seed", suffixes=("", "_best"))
     if len(pairs) < 2:
         return None
-    p = float(ttest_rel(pairs["accuracy_mean"].astype(float), pairs["accuracy_mean_best"].astype(float)).pvalue)
+    p = float(ttest_rel(pairs[score].astype(float), pairs[f"{score}_best"].astype(float)).pvalue)
     return p if math.isfinite(p) else None
 
 
-def _percent(name: str) -> Any:
+def _score(name: str, metric: Metric) -> Callable[[dict[str, Any]], str]:
+    if not metric.is_share:
+        return lambda row: metric.written(row[name])
     return lambda row: "-" if row[name] is None else f"{100 * row[name]:.1f}"
 
 
@@ -146,21 +172,29 @@ def _number(name: str, digits: int | None = None) -> Any:
     return word
 
 
-COLUMNS = {
-    "method": lambda row: row["label"],
-    "cluster model": lambda row: f"{_percent('accuracy_mean')(row)} ± {_percent('seeds_std')(row)}",
-    "std": _percent("accuracy_std"),
-    "worst": _percent("accuracy_worst"),
-    "locally trained model": _percent("accuracy_local_mean"),
-    "local std": _percent("accuracy_local_std"),
-    "local worst": _percent("accuracy_local_worst"),
-    "clusters": _number("clusters"),
-    "ARI": _number("ari", 2),
-    "final": _number("last_change"),
-    "up MB": _number("up"),
-    "down MB": _number("down"),
-    "rounds to target": _number("rounds_to"),
-    "MB to target": _number("mb_to"),
-    "p": _number("p_best", 3),
-    "CPU seconds": _number("cpu_seconds"),
-}
+def columns_for(metric: Metric) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """The columns of the table, and how a cell of each is written."""
+
+    def of(what: str) -> Callable[[dict[str, Any]], str]:
+        return _score(f"{metric.name}{what}", metric)
+
+    over_seeds = _score("seeds_std", metric)
+    return {
+        "method": lambda row: row["label"],
+        "cluster model": lambda row: f"{of('_mean')(row)} ± {over_seeds(row)}",
+        "std": of("_std"),
+        "worst": of("_worst"),
+        "locally trained model": of("_local_mean"),
+        "local std": of("_local_std"),
+        "local worst": of("_local_worst"),
+        "clients trained": _number("local_clients"),
+        "clusters": _number("clusters"),
+        "ARI": _number("ari", 2),
+        "final": _number("last_change"),
+        "up MB": _number("up"),
+        "down MB": _number("down"),
+        "rounds to target": _number("rounds_to"),
+        "MB to target": _number("mb_to"),
+        "p": _number("p_best", 3),
+        "CPU seconds": _number("cpu_seconds"),
+    }

@@ -31,7 +31,7 @@ class Study(BaseModel):
 
     title: str = "Comparison"
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
-    target: float | None = None  # an accuracy: the table says after how many rounds and bytes it is reached
+    target: float | None = None  # of the main metric: the table says after how many rounds and bytes it is reached
     settings: dict[str, Any] = Field(default_factory=dict)  # what all cells share
     cells: tuple[Cell, ...] = Field(min_length=1)
 

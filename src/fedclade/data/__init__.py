@@ -30,11 +30,13 @@ def federation_of(
     """A federation from anything that can be one.
 
     `data` is the name of a source (`"mnist"`, `"motionsense:rows"`), `"folder:PATH"`, `"table:PATH"`,
-    `"my_module:make_data"`, a Dataset, a Federation, a pandas DataFrame, or a dict of clients with arrays, DataFrames
-    or torch Datasets. `options` say how own data are read; `classes` and `preprocessing` are those of a run that own
+    `"my_module:make_data"`, a Dataset, a Federation, a pandas DataFrame, a dict of clients with arrays, DataFrames
+    or torch Datasets, or what Hugging Face, flwr-datasets and torchvision have (`fedclade.data.others`).
+    `options` say how own data are read; `classes` and `preprocessing` are those of a run that own
     data shall fit.
     """
     from fedclade.data import own
+    from fedclade.data.others import recognised
     from fedclade.data.partition import partition
     from fedclade.data.sources import load, sources
 
@@ -42,17 +44,30 @@ def federation_of(
     if isinstance(data, str) and not data.startswith(("folder:", "table:")):
         name, colon, _ = data.partition(":")
         data = _made(data) if colon and name not in sources() else load(data, data_dir)
+    data = recognised(data, options)
     if not isinstance(data, Dataset) and split not in (None, "natural", "own"):
         raise FedcladeError(f"split {split!r}: these data come divided among clients already; leave --split out")
     if isinstance(data, Federation):
-        return _as_given(data, clients, seed, test_view, options)
+        return _fitting(_as_given(data, clients, seed, test_view, options), options)
     if not isinstance(data, Dataset):
         return own.gather(data, options, clients, seed, test_view, classes).federation(preprocessing)
     if split is None:
         split = "natural" if data.owner is not None else "iid"
     if clients is None and split != "natural":
         clients = DEFAULT_CLIENTS
-    return partition(data, split, clients, seed, test_view, options.holdout)
+    return _fitting(partition(data, split, clients, seed, test_view, options.holdout), options)
+
+
+def _fitting(federation: Federation, options: DataOptions) -> Federation:
+    """A federation whose labels and rows are such as the task needs."""
+    if federation.labels != (options.labels or "classes"):
+        raise FedcladeError(
+            f"the task needs labels that are {options.labels}, but those of the data are {federation.labels}"
+        )
+    if (federation.x.dtype == np.int32) != (options.rows == "tokens"):
+        kind = "tokens" if federation.x.dtype == np.int32 else "numbers"
+        raise FedcladeError(f"the task needs rows of {options.rows or 'features'}, but those of the data are {kind}")
+    return federation
 
 
 def _made(path: str) -> Any:

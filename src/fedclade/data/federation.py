@@ -1,7 +1,9 @@
 """The two values that flow out of this room: a `Dataset` as its owners published it, and a `Federation` of clients.
 
 Both hold their rows once, in one array; clients are index arrays into it. Rows are either `uint8` images
-(channels first, fed to a network as x / 255) or `float32` features (fed as they are).
+(channels first, fed to a network as x / 255), `float32` features (fed as they are) or `int32` tokens (fed as int64).
+Labels are one class a row or (tokens) a class for each place of it, or `float32` amounts (rows, amounts), which are
+0 and 1 where a row has any of several labels.
 """
 
 import os
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedclade.data.options import LabelKind
 from fedclade.data.preprocessing import Preprocessing
 from fedclade.errors import FedcladeError
 from fedclade.randomness import stream
@@ -64,6 +67,8 @@ class Federation:
     split: str = "own"
     columns: tuple[str, ...] = ()  # the names of the features in their order, where tables gave them
     row_numbers: np.ndarray | None = None  # of each row in its client's own file or table; None: as in the pool
+    labels: LabelKind = "classes"  # what `y` holds: then `classes` are the names of classes, amounts or labels
+    is_text: bool = False  # rows are made of the classes, which are characters
     preprocessing: Preprocessing | None = None  # what made the rows of own data
     remarks: tuple[str, ...] = ()  # what was done with the data that nobody asked for, in sentences
 
@@ -111,8 +116,14 @@ class Federation:
         x = np.ascontiguousarray(self.x[rows])
         return replace(self, x=x, y=self.y[rows], clients=(alone,), row_numbers=numbers)
 
-    def label_counts(self) -> np.ndarray:
-        """(clients, classes): how many training rows of each class a client holds."""
+    def label_counts(self) -> np.ndarray | None:
+        """(clients, classes): how many training rows of each class a client holds; None where there are no classes."""
+        if self.labels == "numbers":
+            return None
+        if self.labels == "sets":
+            return np.stack([self.y[client.train].sum(axis=0).astype(np.int64) for client in self.clients])
+        if self.y.ndim > 1:
+            return np.stack([np.bincount(self.y[c.train].ravel(), minlength=self.n_classes) for c in self.clients])
         return np.stack([np.bincount(self.y[client.train], minlength=self.n_classes) for client in self.clients])
 
     def pooled(self, name: str) -> "Federation":
@@ -147,11 +158,15 @@ class Federation:
             raise FedcladeError("the federation has no clients: give at least one")
         if len(set(self.names)) < len(self.clients):
             raise FedcladeError("two clients have the same name: give each its own")
-        if self.x.dtype not in (np.uint8, np.float32):
-            raise FedcladeError(f"rows are {self.x.dtype}: give uint8 images or float32 features")
+        if self.x.dtype not in (np.uint8, np.float32, np.int32):
+            raise FedcladeError(f"rows are {self.x.dtype}: give uint8 images, float32 features or int32 tokens")
         if len(self.x) != len(self.y):
             raise FedcladeError(f"{len(self.x)} rows but {len(self.y)} labels: give one label for each row")
-        if len(self.y) and (self.y.min() < 0 or self.y.max() >= self.n_classes):
+        if self.labels != "classes":
+            self._check_amounts()
+        elif self.y.dtype.kind not in "iu":
+            raise FedcladeError(f"labels are {self.y.dtype}: give whole numbers for classes, or choose task=regression")
+        elif len(self.y) and (self.y.min() < 0 or self.y.max() >= self.n_classes):
             raise FedcladeError(
                 f"labels run from {self.y.min()} to {self.y.max()}: they must be 0 .. {self.n_classes - 1}"
             )
@@ -162,7 +177,7 @@ class Federation:
                     raise FedcladeError(
                         f"client {client.name!r} has no {part} rows: give it some, use fewer clients, or leave it out"
                     )
-                if self.x.dtype == np.uint8 or id(rows) in checked:
+                if self.x.dtype != np.float32 or id(rows) in checked:
                     continue
                 checked.add(id(rows))
                 finite = np.isfinite(self.x[rows]).all(axis=tuple(range(1, self.x.ndim)))
@@ -172,6 +187,13 @@ class Federation:
                         "clean it or leave it out"
                     )
         return self
+
+    def _check_amounts(self) -> None:
+        if self.y.shape != (len(self.x), self.n_classes) or self.y.dtype != np.float32:
+            wanted = f"float32 of shape {(len(self.x), self.n_classes)}"
+            raise FedcladeError(f"labels are {self.y.dtype} of shape {self.y.shape}: give {wanted}")
+        if not np.isfinite(self.y).all() or (self.labels == "sets" and not np.isin(self.y, (0, 1)).all()):
+            raise FedcladeError("some label is no number: give an amount, or 0 or 1, for each")
 
 
 def memory_folder(n_bytes: int) -> str | None:

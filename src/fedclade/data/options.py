@@ -4,13 +4,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+LabelKind = Literal[
+    "classes", "numbers", "sets"
+]  # one of several classes, one or several amounts, any of several labels
+RowKind = Literal["features", "tokens"]  # numbers or images; or whole numbers that stand for tokens
+
 
 class DataOptions(BaseModel):
     """Everything that can be said about own data, e.g. `--set data.label=diagnosis`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    label: str | None = None  # the column to predict. None: `label` or `y`, else the last one
+    # The column to predict, or several of them. None: `label` or `y`, else the last one
+    label: str | tuple[str, ...] | None = None
+    labels: LabelKind | None = None  # what labels are. None: what the task needs
+    rows: RowKind | None = None  # what rows are. None: what the task needs
+    length: Annotated[int, Field(ge=1)] = 64  # tokens of a text that are a row
     client: str | None = None  # in one table of all clients: the column that names the client of a row
     split: str | None = None  # the column that tells `train` from `test` rows. None: `split`, if there is one
     group: str | None = None  # the column with the client's hidden group. None: `group`, if there is one

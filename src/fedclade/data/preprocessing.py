@@ -20,6 +20,7 @@ from fedclade.errors import FedcladeError
 MOST_CATEGORIES = 1000  # of one column
 CONSTANT = 1e-12  # a standard deviation below this share of the mean is rounding
 CHUNK = 1 << 22  # values worked on at a time
+LOPSIDED = 1e-3  # a column whose variance falls to less than this share without one client is that client's alone
 
 Statistics = dict[str, np.ndarray]  # plain arrays, so that they can travel
 Scaling = Literal["federated", "client", "none"]
@@ -208,6 +209,30 @@ def _pooled(clients: Sequence[Statistics]) -> dict[str, Any]:
         "deviations": within + between,
         "median": (counts * stacked["median"]).sum(axis=0) / count,
     }
+
+
+def lopsided(names: Sequence[str], clients: Mapping[str, Statistics]) -> list[str]:
+    """A line for each column that one client alone spreads out, so that all others' values become nearly constant."""
+    if len(clients) < 3:
+        return []
+    counts, means, within = (
+        np.stack([client[name] for client in clients.values()]) for name in ("count", "mean", "deviations")
+    )
+    total = _pooled(list(clients.values()))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        others = total["count"] - counts  # how many values the others have; their mean and squared deviations follow
+        apart = (total["count"] * total["mean"] - counts * means) / others - means
+        left = total["deviations"] - within - others * counts / total["count"] * np.square(apart)
+        shares = (left / others) / (total["deviations"] / total["count"])
+    remarks = []
+    for column, name in enumerate(names):
+        client = int(np.argmin(np.where(others[:, column] > counts[:, column], shares[:, column], np.inf)))
+        if shares[client, column] < LOPSIDED:
+            remarks.append(
+                f"{list(clients)[client]!r} makes nearly all the variance of column {name!r}, so that it is nearly "
+                "constant for the others: is it in another unit? Mend it, leave it out, or set data.scaling=client"
+            )
+    return remarks
 
 
 def _scale(found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

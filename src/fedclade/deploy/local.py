@@ -198,13 +198,19 @@ class Trial:
         return f"supernode-{number}"
 
     def add_node(self, config: Mapping[str, Any], *, registered_as: str | None = "") -> int:
-        """One more node, while the others run; its key is registered under its name, another one, or not (None)."""
+        """One more node, while the others run.
+
+        Its key is registered under its own name, under another one, or not at all (None); where that name is another
+        node's, it starts with a copy of that node's key.
+        """
         self.nodes.append(config)
         self._ports.append(free_port())
         number = len(self.nodes) - 1
+        is_copy = registered_as in self._keys
         self._keys.append(registered_as or self.name(number))
         if registered_as is None:
             self._unregistered.add(number)
+        if is_copy or registered_as is None:
             self.start_node(number)
         else:
             self._admit_and_start(number)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.clients.objective import label_statistics
 from fedclade.data import DataOptions, Preprocessing, federation_of
 from fedclade.data.federation import Federation
 from fedclade.data.own import Gathered, gather
@@ -52,10 +53,7 @@ def client_app() -> Any:
     def statistics(message: Message, context: Context) -> Message:
         asked = json.loads(str(message.content.config_records["asked"]["json"]))
         held = held_by(context.node_config, DataOptions(**asked["options"]))
-        if not isinstance(held, Gathered):
-            raise FedcladeError("this node's rows are ready made: they need no scaling")
-        (found,) = held.statistics(asked["numbers"], asked["texts"])
-        return replied(message, {name: values.tolist() for name, values in found.items()})
+        return replied(message, statistics_of(held, asked["numbers"], asked["texts"]))
 
     @app.query(MODEL)
     def model(message: Message, context: Context) -> Message:
@@ -160,12 +158,27 @@ def report_of(held: Federation | Gathered, config: Mapping[str, Any]) -> dict[st
     return {
         "client": client.name if is_named else "",
         "input_shape": [len(kinds)] if isinstance(x, Table) else list(x.shape[1:]),
-        "dtype": "uint8" if isinstance(x, np.ndarray) and x.dtype == np.uint8 else "float32",
+        "dtype": x.dtype.name if isinstance(x, np.ndarray) and x.dtype in (np.uint8, np.int32) else "float32",
         "classes": list(held.classes),
         "columns": kinds,  # of a table, and whether each holds numbers or text
         "scaling": held.options.scaling if isinstance(held, Gathered) else "none",
         "group": client.group,
     }
+
+
+def statistics_of(held: Federation | Gathered, numbers: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
+    """Of features that are scaled and of labels that are amounts: sums over the training rows, no row."""
+    client = held.clients[0] if isinstance(held, Federation) else held.members[0]
+    y = held.y if isinstance(held, Federation) else held.y[0]
+    told: dict[str, Any] = {"features": {}, "labels": {}}
+    if numbers or texts:
+        if not isinstance(held, Gathered):
+            raise FedcladeError("this node's rows are ready made: they need no scaling")
+        (features,) = held.statistics(numbers, texts)
+        told["features"] = {name: values.tolist() for name, values in features.items()}
+    if y.dtype == np.float32:
+        told["labels"] = {name: values.tolist() for name, values in label_statistics(y[client.train]).items()}
+    return told
 
 
 def with_classes(rows: Federation, classes: tuple[str, ...], client: str) -> Federation:
@@ -175,10 +188,13 @@ def with_classes(rows: Federation, classes: tuple[str, ...], client: str) -> Fed
         return rows
     place = {name: number for number, name in enumerate(classes)}
     strange = [name for name in rows.classes if name not in place]
+    if rows.labels != "classes":
+        raise FedcladeError(f"the labels of this node are {listed(rows.classes)}, those of this run {listed(classes)}")
     if strange:
         raise FedcladeError(f"the label {strange[0]!r} is not among the classes of this run: {listed(classes)}")
     numbers = np.array([place[name] for name in rows.classes], np.int64)
-    return replace(rows, y=numbers[rows.y], classes=classes)
+    x = numbers[rows.x].astype(np.int32) if rows.is_text else rows.x
+    return replace(rows, x=x, y=numbers[rows.y], classes=classes)
 
 
 # --- what it remembers ------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclade.assembly import check_number_of_clusters, go, make_networks, model_name
+from fedclade.assembly import check_labels, check_number_of_clusters, go, make_networks, model_name
 from fedclade.clients.memory import Memory
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.data import Preprocessing
-from fedclade.deploy.agreement import agreed_preprocessing
+from fedclade.deploy.agreement import agreed_on
 from fedclade.engines.brief import Brief, recipes_of
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.exchange import Exchange
@@ -25,17 +25,17 @@ from fedclade.engines.registry import (
     RegisteredNodes,
     agreed,
     deliver_models,
+    leave_out_the_odd,
     server_rows,
     whoever_comes,
 )
 from fedclade.errors import FedcladeError, listed
-from fedclade.files import write_json
 from fedclade.methods import name_of
 from fedclade.models.assigned import Networks
 from fedclade.result import Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
-from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record
+from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record, with_settings
 from fedclade.settings import Settings, merged, read_toml, settings_from, with_assignments
 
 OWN_KEYS = {"out", "wait", "keys", "set", "config"}  # of the run config, besides the settings of a run
@@ -68,7 +68,8 @@ def serve(grid: Any, config: Mapping[str, Any]) -> RunFolder:
     name = f"{name_of(settings.method)}-{settings.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     out = Path(str(config.get("out") or f"runs/{name}"))
     print(f"run folder: {out.absolute()}", flush=True)
-    told = settings.data_options.model_dump(mode="json")
+    told = settings.reading.model_dump(mode="json")
+    check_labels(settings)
     registry = NodeRegistry(Exchange(grid, settings.timeout), keys=bool(config.get("keys", True)), options=told)
     is_old = (out / "settings.json").is_file()
     folder = RunFolder.open(out) if is_old else RunFolder(out).unused()
@@ -109,14 +110,18 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
+    leave_out_the_odd(registry)
+    options, most = settings.reading, settings.max_samples
     reports = whoever_comes(registry, 0, 0)
-    classes = agreed(reports)
-    preprocessing, size = agreed_preprocessing(registry, reports, settings.data_options)
+    agreed(reports, options.labels or "classes")
+    preprocessing, task, size = agreed_on(registry, reports, options, settings.task, most)
+    reports = whoever_comes(registry, 0, 0)  # without those whose statistics made no sense
+    classes = agreed(reports, options.labels or "classes")
     features = preprocessing.features if preprocessing is not None else ()
     shape = (len(features), *reports[0].input_shape[1:]) if features else reports[0].input_shape
     clients = [report.client for report in reports]
     check_number_of_clusters(settings.method, len(clients))
-    networks = make_networks(settings.method, settings.model, clients, shape, len(classes))
+    networks = make_networks(settings, settings.model, clients, shape, len(classes))
     if model_name(networks.specs) == IN_PYTHON:
         raise FedcladeError("the model cannot travel: name it as my_module:make_net")
     groups = {report.client: report.group for report in reports if report.group is not None}
@@ -129,6 +134,7 @@ def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
         input_shape=shape,
         columns=features if reports[0].columns else (),
         preprocessing=preprocessing and preprocessing.model_dump(mode="json"),
+        task=task,
         statistics={"bytes": size},  # what nodes told for it, before the first round
         nodes=dict(registry.bound),
     )
@@ -141,7 +147,7 @@ def _as_begun(folder: RunFolder, settings: Settings) -> Settings:
     if begun.engine != "flower":
         raise FedcladeError(f"{folder.path} holds a run that was not on Flower nodes: choose another `out`")
     now = begun.model_copy(update={"rounds": settings.rounds, "timeout": settings.timeout})
-    ours, theirs = now.model_dump(mode="json"), settings.model_dump(mode="json")
+    ours, theirs = with_settings(folder.settings, now)["settings"], settings.model_dump(mode="json")
     free = {"clients"} | ({"model"} if settings.model is None else set())
     changed = [name for name in ours if name not in free and ours[name] != theirs[name]]
     if changed:
@@ -151,7 +157,7 @@ def _as_begun(folder: RunFolder, settings: Settings) -> Settings:
     last = folder.last_round
     if last is not None and last > now.rounds:
         raise FedcladeError(f"the run in {folder.path} is past round {last} already: ask for more rounds than that")
-    folder.update_settings({**folder.settings, "settings": now.model_dump(mode="json")})
+    folder.update_settings(with_settings(folder.settings, now))
     return now
 
 
@@ -189,7 +195,7 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
     shape, classes = tuple(record["input_shape"]), tuple(record["classes"])
 
     def networks_for(names: Sequence[str]) -> Networks:
-        return make_networks(settings.method, settings.model, names, shape, len(classes))
+        return make_networks(settings, settings.model, names, shape, len(classes))
 
     def joined(names: tuple[str, ...]) -> Mapping[str, str]:
         runtime.networks = networks_for(names)  # those of the others stay as they are
@@ -202,7 +208,7 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         networks,
         Memory(folder.path / "clients"),
         settings.seed,
-        settings.training,
+        settings.pace,
         settings.task,
         settings.device,
     )
@@ -211,10 +217,10 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
         session=uuid.uuid4().hex[:12],
         since=-1,
         seed=settings.seed,
-        training=settings.training,
+        training=settings.pace,
         classes=classes,
         task=settings.task,
-        options=settings.data_options,
+        options=settings.reading,
         preprocessing=record["preprocessing"] and Preprocessing.model_validate(record["preprocessing"]),
         rows=settings.rows,
         recipes=recipes_of(networks),
@@ -226,10 +232,10 @@ def _engine(folder: RunFolder, settings: Settings, registry: NodeRegistry) -> Tr
 
 
 def _tell(progress: Progress) -> None:
-    accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
+    score = "" if progress.score is None else f", {progress.metric.words} {progress.metric.written(progress.score)}"
     failures = f", failures {progress.failures}" if progress.failures else ""
     clusters = f"{progress.clusters} cluster{'s' if progress.clusters != 1 else ''}"
-    print(f"round {progress.round} of {progress.rounds}: {clusters}{accuracy}{failures}", flush=True)
+    print(f"round {progress.round} of {progress.rounds}: {clusters}{score}{failures}", flush=True)
 
 
 def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
@@ -242,7 +248,7 @@ def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
         print(f"did not get their model: {listed(missed)}", flush=True)
     known = {name: str(report.node) for name, report in registry.known.items()}
     refused = {str(node): name for node, name in registry.refused.items()}
-    write_json(folder.path / "nodes.json", {"nodes": known, "refused": refused, "missed": missed})
+    folder.write_json("nodes.json", {"nodes": known, "refused": refused, "missed": missed})
 
 
 __all__ = ["serve", "server_app", "settings_of"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fedclade.clients.objective import Objective, objective_class, record_of
 from fedclade.clients.tasks import Training
 from fedclade.data import DataOptions, Preprocessing
 from fedclade.errors import FedcladeError
@@ -22,7 +23,7 @@ class Brief:
     seed: int
     training: Training
     classes: tuple[str, ...]
-    task: str  # what networks are trained for
+    task: Objective  # what networks are trained for
     options: DataOptions  # how own data are read
     preprocessing: Preprocessing | None  # what makes their features; None: they are as they should be
     rows: int | None  # training rows that a client keeps at most
@@ -32,12 +33,14 @@ class Brief:
     def to_json(self) -> dict[str, Any]:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         models = {name: value.model_dump(mode="json") for name, value in plain.items() if isinstance(value, BaseModel)}
-        return {**plain, **models}
+        return {**plain, **models, "task": record_of(self.task)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Brief":
         recipes = {name: (spec, tuple(shape), n) for name, (spec, shape, n) in values["recipes"].items()}
+        task = dict(values["task"])
         made = {
+            "task": objective_class(task.pop("name"))(**task),
             "classes": tuple(values["classes"]),
             "training": Training(**values["training"]),
             "options": DataOptions(**values["options"]),

@@ -49,6 +49,7 @@ class TransportEngine:
         self.initial: np.ndarray = runtime.initial
         self.input_shape, self.n_classes = runtime.federation.input_shape, runtime.federation.n_classes
         self.training: Training | None = runtime.training
+        self.metrics = runtime.objective.measured
         self.facts: Mapping[str, Any] = {"engine": transport.name, **runtime.facts}
 
     @property

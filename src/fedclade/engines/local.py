@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from fedclade.clients.memory import Memory
-from fedclade.clients.runtime import CHUNK, ClientRuntime, summary
-from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Train, Training
+from fedclade.clients.objective import Classification, Objective
+from fedclade.clients.runtime import CHUNK, ClientRuntime
+from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.pool import Hands, Pool, Work
@@ -25,7 +26,7 @@ def local_engine(
     seed: int,
     training: Training,
     memory: Path,
-    task: str = "classification",
+    task: Objective = Classification(),  # noqa: B008  (it never changes)
     device: str = "cpu",
     workers: int = 1,
     timeout: float | None = None,
@@ -91,7 +92,7 @@ class LocalTransport:
         """Cut tasks into pieces of work, the longest first; those who train together in as many groups as workers."""
         cost = {client: self._cost(client, task) for client, task in tasks.items()}
         ordered = sorted(tasks, key=lambda client: -cost[client])
-        together = [c for c in ordered if isinstance(t := tasks[c], Train) and self.runtime.is_batched(c, t)]
+        together = [client for client in ordered if self.runtime.is_batched(client, tasks[client])]
         n_groups = max(min(self.workers, len(together)), -(-len(together) // LARGEST_GROUP))
         # Dealt to and fro, so that every group gets its share of the long ones.
         dealt = [0] * len(together)
@@ -130,16 +131,19 @@ class LocalTransport:
         answers: dict[str, Answer | Failure] = {}
         n_rows = len(self.runtime.federation.y)
         for key, clients in by_model.items():
-            losses, right = np.empty(n_rows, np.float32), np.empty(n_rows, np.bool_)
+            losses, notes = np.empty(n_rows, np.float32), np.empty(0)
             failure = None
             for work, result, whose in zip(works, results, owner, strict=True):
                 if whose == key and isinstance(result, Failure):
                     failure = result
                 elif whose == key:
-                    losses[work.rows], right[work.rows] = result
+                    if not len(notes):
+                        notes = np.empty((n_rows, *result[1].shape[1:]), result[1].dtype)
+                    losses[work.rows], notes[work.rows] = result
             for client in clients:
                 test = self.runtime.held(client).test
-                answers[client] = failure or summary(losses[test], right[test])
+                labels = self.runtime.federation.y
+                answers[client] = failure or self.runtime.summary(losses[test], notes[test], labels[test])
         return answers
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -94,7 +95,11 @@ class NodeRegistry:
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
             columns, scaling = {str(name): str(kind) for name, kind in told["columns"].items()}, str(told["scaling"])
             group = None if told["group"] is None else int(told["group"])
-            if not 0 < prod(shape) <= LARGEST_ROW or told["dtype"] not in ("uint8", "float32") or len(classes) > 10**5:
+            if (
+                not 0 < prod(shape) <= LARGEST_ROW
+                or told["dtype"] not in ("uint8", "float32", "int32")
+                or len(classes) > 10**5
+            ):
                 raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
             if columns and (len(columns),) != shape:
                 raise ValueError(f"{len(columns)} names of columns for rows of shape {shape}")
@@ -116,6 +121,12 @@ class NodeRegistry:
             return
         self.bound[report.client] = report.key
         self.known[report.client] = report
+
+    def leave_out(self, client: str, why: str) -> None:
+        """Go on without a client that is known, and say why."""
+        self.refused[self.known.pop(client).node] = client
+        self.reasons.append(why)
+        print(f"{client!r} is left out: {why}", flush=True)
 
     def _why_refused(self, report: Report) -> str:
         name, owner, before = report.client, self.bound.get(report.client), self.known.get(report.client)
@@ -151,7 +162,20 @@ def told_in(reply: "Message") -> Any:
     return json.loads(str(reply.content.config_records["told"]["json"]))
 
 
-def agreed(reports: Sequence[Report]) -> tuple[str, ...]:
+def leave_out_the_odd(registry: NodeRegistry) -> None:
+    """Go on without nodes whose rows are unlike those of most nodes, so that one cannot keep a run from beginning."""
+
+    def kind(report: Report) -> Any:
+        return report.input_shape, report.dtype, frozenset(report.columns)
+
+    most, number = Counter(kind(report) for report in registry.known.values()).most_common(1)[0]
+    if number <= len(registry.known) / 2:
+        return  # nobody can say who is odd: `agreed` names two
+    for report in [report for report in registry.known.values() if kind(report) != most]:
+        registry.leave_out(report.client, f"its rows (shape {report.input_shape}) or columns are unlike most nodes'")
+
+
+def agreed(reports: Sequence[Report], labels: str = "classes") -> tuple[str, ...]:
     """The classes of nodes whose rows are alike, or one line that names whose are not."""
     first = reports[0]
     for report in reports:
@@ -170,6 +194,11 @@ def agreed(reports: Sequence[Report]) -> tuple[str, ...]:
         if report.columns:  # of the same names; their order may differ
             column_order(
                 list(report.columns), list(first.columns), f"the table of {report.client!r}", repr(first.client)
+            )
+        if labels != "classes" and report.classes != first.classes:
+            raise FedcladeError(
+                f"the labels of {report.client!r} are {listed(report.classes)}, those of {first.client!r} "
+                f"{listed(first.classes)}: all nodes need the same"
             )
     return _all_classes(reports)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedclade.clients.memory import Memory
+from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.runtime import ClientRuntime, load_runtime, save_runtime
 from fedclade.clients.tasks import Failure, Training
 from fedclade.codec import Packet, decode, encode
@@ -153,7 +154,7 @@ def simulated_engine(
     seed: int,
     training: Training,
     memory: Path,
-    task: str = "classification",
+    task: Objective = Classification(),  # noqa: B008  (it never changes)
     device: str = "cpu",
     workers: int = 1,
     timeout: float | None = None,

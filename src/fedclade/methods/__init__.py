@@ -8,6 +8,7 @@ from fedclade.methods.agreement import Agreement
 from fedclade.methods.alone import Centralized, Local
 from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, remembered
 from fedclade.methods.cfl import CFL, StabilityCFL
+from fedclade.methods.clade import Clade
 from fedclade.methods.clusterfl import ClusterFL
 from fedclade.methods.ditto import Ditto
 from fedclade.methods.dynamic import Dynamic
@@ -27,6 +28,7 @@ from fedclade.methods.per_fedavg import PerFedAvg
 from fedclade.methods.shared_layers import FedPer, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
+    "clade": Clade,
     "local": Local,
     "centralized": Centralized,
     "fedavg": FedAvg,

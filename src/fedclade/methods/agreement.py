@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclade.ask import Ask
-from fedclade.clustering.automatic import silhouettes
+from fedclade.clustering.automatic import silhouettes, totals
 from fedclade.clustering.hierarchy import agglomerate, linkage_tree
 from fedclade.clustering.similarity import cosine, cosine_matrix, distance_matrix, informative
 from fedclade.methods.base import About, Clusters, Count, RoundContext
@@ -69,7 +69,7 @@ class Agreement(Hierarchical):
                 distances = distance_matrix(vectors[clear])
                 labels, _ = agglomerate(distances, "ward", threshold="auto")
                 if labels.max() > 0:
-                    score = float(silhouettes(distances, labels).mean())
+                    score = float(silhouettes(totals(distances, labels), labels).mean())
                     everyone = np.full(len(known.members), np.argmax(np.bincount(labels)))
                     everyone[clear] = labels
                     answers.append(Found(layer, everyone, vectors, np.empty(0, np.int64), "agreement", look, score))

@@ -35,7 +35,9 @@ class Pool:
 class Centralized(Method):
     """All rows are collected in one place: what federated learning is there to avoid, and the yardstick for it."""
 
-    about: ClassVar[About] = About("one model trained on all rows in one place", "-", timing="-", sends="raw rows")
+    about: ClassVar[About] = About(
+        "one model trained on all rows in one place", "-", timing="-", sends="raw rows", needs_labels=True
+    )
     State = Pool
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedclade.ask import Ask
+from fedclade.clients.objective import ACCURACY, Metric
 from fedclade.clients.tasks import Evaluate, Train, Training
 from fedclade.errors import FedcladeError
 from fedclade.methods.clusters import Clusters, remembered
@@ -34,10 +35,12 @@ class RoundContext:
     training: Training
     seed: int
     round: int = 0
+    rounds: int = 0  # of the whole run; 0: nobody knows
     participation: float = 1.0  # the share of clients that take part in a round
     is_evaluated: bool = True  # whether the models of this round are evaluated
     input_shape: tuple[int, ...] = ()  # of one row
     n_classes: int = 0
+    metric: Metric = ACCURACY  # the main one of the task
     network_of: Mapping[str, str] = field(default_factory=dict)  # of clients that train another than the clusters'
 
     def only(self, clients: Iterable[str]) -> "RoundContext":
@@ -64,6 +67,7 @@ class Placement:
     distances: Mapping[int, float]  # to every cluster, the nearest has the smallest
     measure: str  # what the distances are: "training loss", "distance of last layers", ...
     limit: float | None = None  # who is farther than this from every cluster gets one of its own
+    confidence: float | None = None  # how much nearer the cluster is than the next: 0 to 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     about: ClassVar[About]
+    serving: ClassVar[str] = "model"  # what serves its clients, unless a run says otherwise (`fedclade.serving`)
     State: ClassVar[type | None] = None  # what it remembers between rounds: a dataclass made with `@remembered`
 
     def __setattr__(self, name: str, value: Any) -> None:

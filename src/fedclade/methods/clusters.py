@@ -32,6 +32,8 @@ class Clusters:
     models: Mapping[int, np.ndarray]
     tree: tuple[Mapping[str, Any], ...] = ()  # every split: round, parent, children, and why
     unassigned: tuple[str, ...] = ()  # who could not be assigned yet, and waits in the largest cluster
+    choices: Mapping[str, str] = field(default_factory=dict)  # what serves clients best (`fedclade.serving`)
+    made: tuple[str, ...] = ()  # who keeps a model that was made for it, as chosen
     state: Any = field(default=None)  # of the type that the method declares (`Method.State`)
 
     @classmethod
@@ -127,6 +129,8 @@ class Clusters:
             "models": dict(self.models),
             "tree": list(self.tree),
             "unassigned": list(self.unassigned),
+            "choices": dict(self.choices),
+            "made": list(self.made),
             "state": self.state,
         }
 
@@ -135,4 +139,5 @@ class Clusters:
         """From a checkpoint of a method whose state is of this type."""
         members = {int(cluster): tuple(clients) for cluster, clients in saved["members"].items()}
         state = None if kind is None or saved["state"] is None else TypeAdapter(kind).validate_python(saved["state"])
-        return cls(members, saved["models"], tuple(saved["tree"]), tuple(saved["unassigned"]), state)
+        tree, waiting, made = (tuple(saved[name]) for name in ("tree", "unassigned", "made"))
+        return cls(members, saved["models"], tree, waiting, dict(saved["choices"]), made, state)

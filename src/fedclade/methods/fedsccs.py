@@ -75,11 +75,12 @@ class SelectingClusters(OneShot):
     def select(self, clusters: Clusters, context: RoundContext, ask: Ask) -> list[str]:
         """Who trains this round: some of each cluster's members that are there."""
         there = context.sample()
-        accuracy: dict[str, float] = {}
+        score: dict[str, float] = {}
         if self.selection == "power-of-choice":  # on training rows: test rows must not steer the training
             tasks = {client: Evaluate(clusters.model_of(client), on="train") for client in there}
-            accuracy = {client: seen.accuracy for client, seen in ask(tasks, phase="select").items()}
-            there = list(accuracy)
+            told = ask(tasks, phase="select")
+            score = {client: context.metric.gain(seen.score, 0.0) for client, seen in told.items()}
+            there = list(score)
         times, number = clusters.state.selected or {}, {client: place for place, client in enumerate(context.clients)}
         present, chosen = set(there), list[int]()
         for cluster, part in clusters.members.items():
@@ -93,7 +94,7 @@ class SelectingClusters(OneShot):
                 case "random":
                     chosen += one_at_random(members, random).tolist()
                 case "power-of-choice":
-                    chosen += worst_half(members, np.array([accuracy[c] for c in clients])).tolist()
+                    chosen += worst_half(members, np.array([score[c] for c in clients])).tolist()
                 case "least-selected":
                     chosen += least_selected(members, np.array([times.get(c, 0) for c in clients]), random).tolist()
         return [context.clients[place] for place in sorted(chosen)]

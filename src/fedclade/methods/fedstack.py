@@ -123,7 +123,7 @@ class FedStack(Method):
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         self.probe(context)  # what is wrong with it must be known now, not after the training
-        trained = self.network_trained(context, ask, "cluster")
+        trained = self.network_trained(context, ask, "train")
         stack = self.predictions(trained.clients, context, ask, "stack")
         signatures = self.signatures(trained, stack)
         if not signatures or not stack:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -26,16 +27,21 @@ class ModelInfo:
     name: str
     description: str
     paper: str
-    input: str  # "images", "windows" (channels, time), "windows or features" or "any"
+    input: str  # "images", "windows" (channels, time), "windows or features", "any" or "tokens"
     smallest: int = 1  # the shortest side of an image, or the shortest window, that goes through
 
     @property
     def build(self) -> Factory:
         from fedclade.models import networks
 
+        name, _, norm = self.name.rpartition("-")
+        if norm in networks.NORMS:
+            return partial(getattr(networks, name), networks.NORMS[norm])
         return getattr(networks, self.name.replace("-", "_"))
 
     def fits(self, input_shape: Shape) -> bool:
+        if self.input == "tokens":
+            return len(input_shape) == 1
         kind = {1: "features", 2: "windows", 3: "images"}.get(len(input_shape), "unknown")
         return self.input == "any" or (kind in self.input and min(input_shape[1:], default=1) >= self.smallest)
 
@@ -44,6 +50,14 @@ class ModelInfo:
         """The input it takes, in words."""
         size = f"{self.smallest}x{self.smallest}" if self.input == "images" else f"{self.smallest} moments"
         return f"{self.input} of {size} or more" if self.smallest > 1 else self.input
+
+
+def _normalised(name: str, description: str, paper: str, smallest: int = 1) -> tuple[ModelInfo, ...]:
+    """A deep network for images in both forms, named for what they are."""
+    return tuple(
+        ModelInfo(f"{name}-{norm}", f"{description}, {word}", paper, "images", smallest)
+        for norm, word in (("bn", "BatchNorm"), ("gn", "GroupNorm"))
+    )
 
 
 _SMALL_CNNS = "AdaCFL (MONET 2022), HiCFL (TMC 2024)"
@@ -55,14 +69,15 @@ _MODELS = (
     ModelInfo("cifar-cnn", "2 convolutions (6, 16), 1 dense", _SMALL_CNNS, "images", 16),
     ModelInfo("lenet5", "2 convolutions (6, 16), 3 dense", "FedClust (ICPP 2024)", "images", 16),
     ModelInfo("digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", 6),
-    ModelInfo("resnet9", "9 layers, GroupNorm", "FedClust (ICPP 2024)", "images", 8),
-    ModelInfo("resnet18", "18 layers, GroupNorm, small-image stem", "HiCFL (TMC 2024)", "images"),
-    ModelInfo("vgg11", "8 convolutions, GroupNorm, 3 dense (512)", "HiCFL (TMC 2024)", "images"),
-    ModelInfo("vgg16", "13 convolutions, GroupNorm, 3 dense (512)", "AdaCFL, FedClust", "images"),
+    *_normalised("resnet9", "9 layers", "FedClust (ICPP 2024)", 8),
+    *_normalised("resnet18", "18 layers, small-image stem", "HiCFL (TMC 2024)"),
+    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)"),
+    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust"),
     ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", 36),
     ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any"),
     ModelInfo("ann", "dense 128-64", _FEDSTACK, "any"),
     ModelInfo("cnn1d", "2 convolutions over time (32, 64)", _FEDSTACK, "windows or features"),
+    ModelInfo("char-lstm", "embedding (16), LSTM (128), dense", "none: for texts", "tokens"),
     ModelInfo("bilstm", "LSTM in both directions (32 each)", _FEDSTACK, "windows or features"),
 )
 
@@ -122,7 +137,7 @@ def _known(name: str, input_shape: Shape) -> Factory:
         raise unknown("model", name, models())
     model = models()[name]
     if not model.fits(input_shape):
-        fitting = listed(other.name for other in _MODELS if other.fits(input_shape))
+        fitting = listed(other.name for other in _MODELS if other.fits(input_shape) and other.input != "tokens")
         raise FedcladeError(f"model {name!r} takes {model.wants}, not {_words(input_shape)}: choose one of {fitting}")
     return model.build
 
@@ -167,7 +182,7 @@ def _arguments(name: str, factory: Factory, input_shape: Shape, n_classes: int) 
 
 
 def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int) -> None:
-    """Raise unless two rows of zeros give two rows of outputs, one for each class."""
+    """Raise unless two rows of zeros give two rows of outputs, one for each class (and place of a row of tokens)."""
     import torch
 
     if not isinstance(model, torch.nn.Module):
@@ -176,15 +191,30 @@ def _check_outputs(name: str, model: object, input_shape: Shape, n_classes: int)
     model.eval()  # leaves batch statistics alone
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *input_shape, dtype=row_type(model)))
+            outputs = _outputs_of_zeros(model, input_shape)
     except Exception as error:
         raise FedcladeError(f"model {name} does not take {_words(input_shape)}: {_first_line(error)}") from error
     finally:
         for module, mode in modes:
             module.training = mode
     found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
-    if found != (2, n_classes):
+    if found != (2, n_classes) and not (len(input_shape) == 1 and found == (2, n_classes, *input_shape)):
         raise FedcladeError(f"model {name} makes {found} of two rows: let it return a tensor of (2, {n_classes})")
+
+
+def _outputs_of_zeros(model: "nn.Module", input_shape: Shape) -> object:
+    """Of two rows: of numbers or, where a network does not take these, of tokens."""
+    import torch
+    from torch import nn
+
+    try:
+        return model(torch.zeros(2, *input_shape, dtype=row_type(model)))
+    except Exception:
+        if len(input_shape) != 1 or not any(
+            isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.modules()
+        ):
+            raise
+        return model(torch.zeros(2, *input_shape, dtype=torch.int64))
 
 
 def _check_weights(name: str, model: "nn.Module") -> None:

@@ -1,11 +1,11 @@
 """The networks of the papers. Each is made for an input shape (without the batch) and a number of classes.
 
 The small ones are plain chains of named layers, which the engine can train for many clients at once. The large ones
-use GroupNorm where their authors used BatchNorm: batch statistics of unlike clients do not average.
+come with BatchNorm, as published, and with GroupNorm, since batch statistics of unlike clients do not average.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 import torch
@@ -92,20 +92,30 @@ class Residual(nn.Module):
         return self.shortcut(x) + self.body(x)
 
 
-def _conv_norm_relu(before: int, after: int) -> list[nn.Module]:
-    return [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(32, after), nn.ReLU()]
+Norm = Callable[[int], nn.Module]  # of so many channels
 
 
-def resnet9(input_shape: Shape, n_classes: int) -> nn.Module:
+def group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(32, channels)
+
+
+NORMS: dict[str, Norm] = {"bn": nn.BatchNorm2d, "gn": group_norm}  # by the end of a network's name
+
+
+def _conv_norm_relu(before: int, after: int, norm: Norm) -> list[nn.Module]:
+    return [nn.Conv2d(before, after, 3, padding=1), norm(after), nn.ReLU()]
+
+
+def resnet9(norm: Norm, input_shape: Shape, n_classes: int) -> nn.Module:
     def block(before: int, after: int) -> nn.Module:
-        return nn.Sequential(*_conv_norm_relu(before, after), nn.MaxPool2d(2))
+        return nn.Sequential(*_conv_norm_relu(before, after, norm), nn.MaxPool2d(2))
 
     def residual(width: int) -> nn.Module:
-        return Residual(nn.Sequential(*_conv_norm_relu(width, width), *_conv_norm_relu(width, width)))
+        return Residual(nn.Sequential(*_conv_norm_relu(width, width, norm), *_conv_norm_relu(width, width, norm)))
 
     return _chain(
         [
-            ("prep", nn.Sequential(*_conv_norm_relu(input_shape[0], 64))),
+            ("prep", nn.Sequential(*_conv_norm_relu(input_shape[0], 64, norm))),
             ("block1", block(64, 128)),
             ("residual1", residual(128)),
             ("block2", block(128, 256)),
@@ -118,11 +128,11 @@ def resnet9(input_shape: Shape, n_classes: int) -> nn.Module:
     )
 
 
-def resnet18(input_shape: Shape, n_classes: int) -> nn.Module:
+def resnet18(norm: Norm, input_shape: Shape, n_classes: int) -> nn.Module:
     """With the usual stem for 32x32 images: one 3x3 convolution, no pooling."""
 
     def conv_norm(before: int, after: int, size: int, stride: int) -> list[nn.Module]:
-        return [nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False), nn.GroupNorm(32, after)]
+        return [nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False), norm(after)]
 
     def block(before: int, after: int, stride: int) -> nn.Module:
         body = nn.Sequential(*conv_norm(before, after, 3, stride), nn.ReLU(), *conv_norm(after, after, 3, 1))
@@ -137,26 +147,26 @@ def resnet18(input_shape: Shape, n_classes: int) -> nn.Module:
     return _chain(layers)
 
 
-def _vgg(input_shape: Shape, n_classes: int, stages: Sequence[Sequence[int]]) -> nn.Module:
-    """VGG for small images: GroupNorm after each convolution, and 512 instead of 4096 wide fully connected layers."""
+def _vgg(norm: Norm, input_shape: Shape, n_classes: int, stages: Sequence[Sequence[int]]) -> nn.Module:
+    """VGG for small images: normalised after each convolution, and 512 instead of 4096 wide fully connected layers."""
     layers: list[tuple[str, nn.Module]] = []
     before, number = input_shape[0], 0
     for stage, widths in enumerate(stages, start=1):
         for width in widths:
             number += 1
-            conv, norm, relu = _conv_norm_relu(before, width)
-            layers += [(f"conv{number}", conv), (f"conv{number}_norm", norm), (f"conv{number}_relu", relu)]
+            conv, normed, relu = _conv_norm_relu(before, width, norm)
+            layers += [(f"conv{number}", conv), (f"conv{number}_norm", normed), (f"conv{number}_relu", relu)]
             before = width
         layers.append((f"pool{stage}", nn.MaxPool2d(2, ceil_mode=True)))  # ceil: five times also for 28x28
     return _with_dense(layers, input_shape, [512, 512, n_classes])
 
 
-def vgg11(input_shape: Shape, n_classes: int) -> nn.Module:
-    return _vgg(input_shape, n_classes, [[64], [128], [256] * 2, [512] * 2, [512] * 2])
+def vgg11(norm: Norm, input_shape: Shape, n_classes: int) -> nn.Module:
+    return _vgg(norm, input_shape, n_classes, [[64], [128], [256] * 2, [512] * 2, [512] * 2])
 
 
-def vgg16(input_shape: Shape, n_classes: int) -> nn.Module:
-    return _vgg(input_shape, n_classes, [[64] * 2, [128] * 2, [256] * 3, [512] * 3, [512] * 3])
+def vgg16(norm: Norm, input_shape: Shape, n_classes: int) -> nn.Module:
+    return _vgg(norm, input_shape, n_classes, [[64] * 2, [128] * 2, [256] * 3, [512] * 3, [512] * 3])
 
 
 # --- any input --------------------------------------------------------------------------------------------------------
@@ -234,6 +244,24 @@ class BiLSTM(nn.Module):
 
 def bilstm(input_shape: Shape, n_classes: int) -> nn.Module:
     return BiLSTM(input_shape[0], n_classes)
+
+
+class CharLSTM(nn.Module):
+    """What comes after each token of a row, told from those before it: (rows, tokens, places)."""
+
+    def __init__(self, n_tokens: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_tokens, 16)
+        self.lstm = nn.LSTM(16, 2 * HEAD_WIDTH, batch_first=True)
+        self.head = nn.Linear(2 * HEAD_WIDTH, n_tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        return self.head(states).transpose(1, 2)
+
+
+def char_lstm(n_classes: int) -> nn.Module:
+    return CharLSTM(n_classes)
 
 
 class Correction(nn.Module):

@@ -141,10 +141,20 @@ def state_of(module: "torch.nn.Module", vector: np.ndarray) -> "dict[str, torch.
 
 
 def file_facts(
-    model: str, input_shape: Sequence[int], classes: Sequence[str], scaling: Mapping[str, Any] | None
+    model: str,
+    input_shape: Sequence[int],
+    classes: Sequence[str],
+    scaling: Mapping[str, Any] | None,
+    task: Mapping[str, Any],
 ) -> dict[str, str]:
     """What a file of weights says of itself, as JSON: enough to use it without this package."""
-    facts = {"model": model, "input_shape": list(input_shape), "classes": list(classes), "scaling": scaling}
+    facts = {
+        "model": model,
+        "input_shape": list(input_shape),
+        "classes": list(classes),
+        "scaling": scaling,
+        "task": task,
+    }
     return {"about": json.dumps(facts)}  # one entry: several would come in any order
 
 

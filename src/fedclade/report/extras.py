@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.clients.objective import ACCURACY
 from fedclade.display import counted
 from fedclade.report.sections import (
     ROUND_AXIS,
@@ -14,9 +15,9 @@ from fedclade.report.sections import (
     cluster_colours,
     colour,
     make_figure,
+    metric_axis,
     names_axis,
     percent,
-    share_axis,
     short,
     titled,
     trace,
@@ -78,7 +79,7 @@ def stacking(run: Result) -> Section | None:
         f"Over all test rows after round {max(kept)}: {final}. The table holds the scores of each cluster's stacked "
         "model on its members' test rows; over all classes they are means, that of recall is the balanced accuracy."
     )
-    figure = make_figure(traces, 360, xaxis=ROUND_AXIS, yaxis=share_axis("accuracy"))
+    figure = make_figure(traces, 360, xaxis=ROUND_AXIS, yaxis=metric_axis(ACCURACY))
     table = _scores(run.kept("stacking")[max(kept)]["clusters"], run.record["classes"])
     return Section("stacking", "What stacking adds", words, [View(figure)], table, folded=len(table) > 20)
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from fedclade.display import counted, size_in_words, time_in_words
 from fedclade.experiments import by_label, conditions, differences, experiments, how_they_differ
-from fedclade.report.sections import Section, mean_and_std, percent
+from fedclade.report.accuracy import title_of
+from fedclade.report.sections import Section, mean_and_std, value
 from fedclade.result import MODELS, Result
 from fedclade.settings import flat
 
@@ -28,18 +29,18 @@ def progress(run: Result) -> str:
 
 
 def overview(runs: Sequence[Result]) -> Section:
-    """A row for each run, with both accuracies."""
+    """A row for each run, with the scores of both models."""
     differing = differences([conditions(run) for run in runs])
     header = [
-        "run", *(name for name in differing if name != "rounds"), "seed", "rounds", MODELS["accuracy"], "worst client",
-        MODELS["accuracy_local"], "worst client", "clusters", "ARI", "up", "down", "failures", "time",
+        "run", *(name for name in differing if name != "rounds"), "seed", "rounds", MODELS[""], "worst client",
+        MODELS["_local"], "worst client", "clusters", "ARI", "up", "down", "failures", "time",
     ]  # fmt: skip
     rows = [_row(run, [conditions(run)[name] for name in differing if name != "rounds"], len(header)) for run in runs]
     first = runs[0]
     clients = counted(len(first.record["clients"]), "client")
     what = f"{clients}, split {first.record['split']}, model {first.settings['model']}, seed {first.seed}"
     words = f"{what}; {progress(first)}." if len(runs) == 1 else _together(runs)
-    words += " Accuracies are means and standard deviations over clients."
+    words += f" What is told of models is the {title_of(runs)}: means and standard deviations over clients."
     words += "".join(f" Remark: {remark}." for run in runs for remark in run.remarks)
     return Section("overview", "At a glance", words, table=[header, *rows])
 
@@ -64,7 +65,11 @@ def _row(run: Result, conditions: Sequence[str], width: int) -> list[str]:
     ari = run.agreement["ari"]
     return [
         *start,
-        *(word for seen in (run.accuracy, run.accuracy_local) for word in (mean_and_std(seen), percent(seen["worst"]))),
+        *(
+            word
+            for seen in (run.score, run.score_local)
+            for word in (mean_and_std(seen, run.metric), value(seen["worst"], run.metric))
+        ),
         str(len(run.clusters)),
         "-" if ari is None else f"{ari:.3f}",
         *map(size_in_words, run.bytes.values()),
@@ -75,7 +80,7 @@ def _row(run: Result, conditions: Sequence[str], width: int) -> list[str]:
 
 def clients(run: Result) -> Section:
     """A row for each client: where it is and how well it does."""
-    failed, measured = Counter(run.failures["client"]), [run.last(column) for column in MODELS]
+    failed, measured = Counter(run.failures["client"]), [run.last(column) for column in run.models]
     groups = run.groups
     header = ["client", "cluster", *(["hidden group"] if groups else []), *MODELS.values(), "failures"]
     rows = [
@@ -83,12 +88,14 @@ def clients(run: Result) -> Section:
             client,
             str(run.assignment[client]),
             *([str(groups[client])] if groups else []),
-            *(percent(seen.get(client)) for seen in measured),
+            *(value(seen.get(client), run.metric) for seen in measured),
             str(failed[client]),
         ]
         for client in run.clients
     ]
-    words = f"{counted(len(rows), 'client')}, cluster by cluster, each with the accuracies that were measured last."
+    words = (
+        f"{counted(len(rows), 'client')}, cluster by cluster, each with the {run.metric.words} that was measured last."
+    )
     return Section("clients", "Every client", words, table=[header, *rows], folded=True)
 
 

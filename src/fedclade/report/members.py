@@ -21,7 +21,7 @@ from fedclade.report.sections import (
     titled,
     trace,
 )
-from fedclade.result import MODELS, Result, over_clients
+from fedclade.result import MODELS, Result
 
 NAMES = 400  # characters of names in a table's cell
 MOST_BANDS = 30  # groups or clusters between which bands can be followed
@@ -31,13 +31,13 @@ WIDEST = 12  # hidden groups that get a column of their own
 def clusters(run: Result) -> Section:
     """A row for each cluster."""
     sizes = [len(part) for part in run.clusters.values()]
-    measured = [run.last(column) for column in MODELS]
+    measured = [run.last(column) for column in run.models]
     header = ["cluster", "clients", *MODELS.values(), "who"]
     rows = [
         [
             str(cluster),
             str(len(part)),
-            *(mean_and_std(over_clients(seen.reindex(part).dropna())) for seen in measured),
+            *(mean_and_std(run.metric.over_clients(seen.reindex(part).dropna()), run.metric) for seen in measured),
             _named(part),
         ]
         for cluster, part in run.clusters.items()
@@ -47,7 +47,7 @@ def clusters(run: Result) -> Section:
         words += f" of {min(sizes)} to {max(sizes)} clients" if min(sizes) < max(sizes) else f" of {sizes[0]}"
         alone = sum(1 for size in sizes if size == 1)
         words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
-    words += ". Accuracies are means and standard deviations over a cluster's clients."
+    words += f". What is told of models is the {run.metric.words}: means and standard deviations over clients."
     return Section("clusters", "Who is in which cluster", words, table=[header, *rows], folded=len(rows) > 40)
 
 

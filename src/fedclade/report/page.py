@@ -10,14 +10,15 @@ from typing import Any
 
 from fedclade import __version__
 from fedclade.experiments import by_label
-from fedclade.report import accuracy, evidence, extras, facts, matrices, members, traffic, trees
+from fedclade.report import accuracy, evidence, extras, facts, groups, matrices, members, traffic, trees
 from fedclade.report.reading import names_of
 from fedclade.report.sections import Section, colour
 from fedclade.result import Result, readable
 
 ORDER = (
     "overview", "accuracy", "distribution", "traffic", "inside", "splits", "dendrogram", "matrix", "mapping",
-    "clusters", "clients", "placements", "networks", "holdings", "agreement", "stability", "norms", "bic", "selection",
+    "clusters", "groups", "serving", "clients", "placements", "networks", "holdings", "agreement", "stability", "norms",
+    "bic", "selection",
     "stacking", "failures", "settings",
 )  # fmt: skip
 
@@ -48,6 +49,8 @@ def _builders(run: Result, n_runs: int) -> list[Callable[[Result], Section | Non
         lambda run: matrices.matrices(run, matrices.MOST_CELLS // n_runs),
         members.mapping,
         members.clusters,
+        groups.groups,
+        groups.serving,
         facts.clients,
         members.placements,
         members.networks,

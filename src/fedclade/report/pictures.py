@@ -10,11 +10,11 @@ import numpy as np
 from fedclade.errors import FedcladeError
 from fedclade.experiments import by_label, experiments
 from fedclade.files import write_atomically
-from fedclade.report.accuracy import named, pooled
+from fedclade.report.accuracy import is_local, named, pooled
 from fedclade.report.matrices import averaged, kept_matrices
 from fedclade.report.sections import FIRST_COLOURS, NO_CLUSTER
 from fedclade.report.trees import gap, height_axis
-from fedclade.result import MODELS, Result
+from fedclade.result import Result
 
 KINDS = ("png", "svg")
 
@@ -74,27 +74,38 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path, title: str = 
 
 def accuracy(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> None:
     for label, mine in by_label(runs).items():
-        for column in MODELS:
-            table = 100 * pooled([run.measured(column) for run in mine])
+        for column in mine[0].models:
+            table = _factor(mine[0]) * pooled([run.measured(column) for run in mine])
             mean, std = table.mean(), table.std(ddof=0)
             name, tint = named(label, column, all_runs)
-            if column == "accuracy_local":
+            if is_local(column):
                 axes.errorbar(mean.index, mean, std, fmt="D", color=tint, markersize=5, linewidth=1, label=name)
             else:
                 axes.plot(mean.index, mean, color=tint, linewidth=2, label=name)
-                low, high = (mean - std).clip(lower=0), (mean + std).clip(upper=100)
+                low, high = mean - std, mean + std
+                if mine[0].metric.is_share:
+                    low, high = low.clip(lower=0), high.clip(upper=100)
                 axes.fill_between(mean.index, low, high, color=tint, alpha=0.15, linewidth=0)
-    axes.set(xlabel="round", ylabel="accuracy in %, mean and standard\ndeviation over clients")
+    axes.set(xlabel="round", ylabel=f"{_unit(runs[0])}, mean and standard\ndeviation over clients")
     _finished(axes)
 
 
 def traffic(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> None:
     for run in runs:
-        means, tint = 100 * run.by_round("accuracy")["mean"], named(run.label, "accuracy", all_runs)[1]
+        means = _factor(run) * run.by_round(run.metric.name)["mean"]
+        tint = named(run.label, run.metric.name, all_runs)[1]
         sent = run.traffic.sum(axis=1).reindex(means.index) / 1e6
         axes.plot(sent, means, marker=".", color=tint, label=f"{run.label}, seed {run.seed}")
-    axes.set(xlabel="MB sent so far, up and down", ylabel="mean accuracy in %, cluster models")
+    axes.set(xlabel="MB sent so far, up and down", ylabel=f"mean {_unit(runs[0])}, cluster models")
     _finished(axes)
+
+
+def _factor(run: Result) -> int:
+    return 100 if run.metric.is_share else 1
+
+
+def _unit(run: Result) -> str:
+    return f"{run.metric.words}{' in %' if run.metric.is_share else ''}"
 
 
 def dendrogram(axes: Any, run: Result) -> bool:

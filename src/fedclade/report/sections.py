@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.clients.objective import Metric
 from fedclade.errors import FedcladeError
 from fedclade.result import Result
 
@@ -25,9 +26,18 @@ def titled(name: str) -> dict[str, Any]:
     return {"title": {"text": name}}
 
 
-def share_axis(name: str = "accuracy") -> dict[str, Any]:
+def metric_axis(metric: Metric, words: str = "") -> dict[str, Any]:
+    """An axis of a metric, `words` before its name."""
+    axis = {**titled(f"{words} {metric.words}".strip()), "automargin": True}
+    if not metric.is_share:
+        return axis
     # Around a line that never moves plotly shows as much again above and below: beyond 100 %, too.
-    return {**titled(name), "tickformat": ".1~%", "automargin": True, "minallowed": -0.02, "maxallowed": 1.02}
+    return {**axis, "tickformat": ".1~%", "minallowed": -0.02, "maxallowed": 1.02}
+
+
+def hover_format(metric: Metric) -> str:
+    """How Plotly writes a value."""
+    return ".1%" if metric.is_share else ".4g"
 
 
 def names_axis(**more: Any) -> dict[str, Any]:
@@ -107,10 +117,18 @@ def percent(share: float | None) -> str:
     return "-" if share is None or share != share else f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
-def mean_and_std(seen: Mapping[str, Any]) -> str:
-    """`97.3 ± 1.2 %`: what is said of many clients' accuracies, wherever it is said."""
+def value(amount: float | None, metric: Metric) -> str:
+    """`97.3 %`, or `2.31` where a metric is no share; `-` where nothing was measured."""
+    return percent(amount) if metric.is_share else metric.written(amount)
+
+
+def mean_and_std(seen: Mapping[str, Any], metric: Metric) -> str:
+    """`97.3 ± 1.2 %`: what is said of many clients' scores, wherever it is said."""
     if seen["mean"] is None:
         return "-"
+    if not metric.is_share:
+        mean, std = (metric.written(seen[what]) for what in ("mean", "std"))
+        return f"{mean}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{std}"
     return f"{100 * seen['mean']:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{percent(seen['std'])}"
 
 

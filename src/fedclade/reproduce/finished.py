@@ -26,6 +26,7 @@ class Finished(Result):
     """A run that has ended, with its clients' rows where a reader needs them."""
 
     data_dir: str | None = None
+    compared: frozenset[str] | None = None  # the clients that all runs beside it have trained; None: nothing is beside
 
     @cached_property
     def federation(self) -> "Federation":
@@ -67,6 +68,25 @@ class Finished(Result):
 
 
 # Numbers
+
+
+def of_local_models(run: Finished) -> float | None:
+    """The mean accuracy of locally trained models, over the clients that all runs beside it have trained too."""
+    seen = run.last("accuracy_local")
+    kept = seen if run.compared is None else seen[seen.index.isin(run.compared)]
+    return float(kept.mean()) if len(kept) else None
+
+
+def clients_with_local_models(run: Finished) -> float | None:
+    """Over how many clients that mean is."""
+    seen = run.last("accuracy_local")
+    return float(len(seen) if run.compared is None else seen.index.isin(run.compared).sum())
+
+
+def over_clusters(run: Finished) -> float | None:
+    """The mean over clusters, each counted once, of its model's mean accuracy for its members."""
+    seen = run.last("accuracy")
+    return float(seen.groupby(run.cluster_of).mean().mean()) if len(seen) else None
 
 
 def threshold(run: Finished) -> float | None:
@@ -146,11 +166,11 @@ def uplink(run: Finished) -> float | None:
 
 
 def newcomers_served(run: Finished) -> float | None:
-    return _mean([placed.accuracy for placed in run.newcomers.values()])
+    return _mean([placed.score for placed in run.newcomers.values()])
 
 
 def newcomers_personalised(run: Finished) -> float | None:
-    return _mean([placed.accuracy_personalised for placed in run.newcomers.values()])
+    return _mean([placed.score_personalised for placed in run.newcomers.values()])
 
 
 def share_of_weights_kept(run: Finished) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.experiments import trained_by_all
 from fedclade.reproduce import drawing
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Reader, Series
@@ -35,7 +36,9 @@ class Measure:
 
 LOCAL_AT_THE_END = "locally trained models at the end"
 CLUSTER_MODEL = Measure("cluster model, %", lambda run: run.accuracy["mean"], factor=100)
-LOCAL_MODEL = Measure("locally trained model, %", lambda run: run.accuracy_local["mean"], factor=100)
+CLUSTER_MEAN = Measure("cluster model, mean over clusters, %", read.over_clusters, factor=100)
+LOCAL_MODEL = Measure("locally trained model, %", read.of_local_models, factor=100)
+TRAINED = Measure("clients trained", read.clients_with_local_models, digits=0)  # over whom the mean of LOCAL_MODEL is
 CLUSTERS = Measure("clusters", lambda run: len(run.clusters), digits=1)
 ARI = Measure("ARI", lambda run: run.agreement["ari"])
 LAST_CHANGE = Measure("rounds until clusters are final", lambda run: run.last_change, digits=1)
@@ -55,6 +58,7 @@ class Grid(Experiment):
         return {measure.name: measure.digits for measure in self.measures}
 
     def lines(self, cells: Cells) -> list[Line]:
+        _compare(cells)
         return [
             Line(
                 self.words(row, planned.shown),
@@ -73,6 +77,18 @@ class Grid(Experiment):
         bars = {", ".join(word for word in key if word): mean_of(measure.of(runs)) for key, (_, runs) in cells.items()}
 
         return partial(drawing.bars, bars, measure.name)
+
+
+def _compare(cells: Cells) -> None:
+    """Tell the runs of a column and seed which clients all of them have trained."""
+    beside: dict[tuple[str, int], list[Finished]] = {}
+    for (_, column), (_, runs) in cells.items():
+        for run in runs:
+            beside.setdefault((column, run.seed), []).append(run)
+    for alike in beside.values():
+        common = trained_by_all(alike)
+        for run in alike:
+            run.compared = common
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from fedclade.reproduce.kinds import Picture
 from fedclade.reproduce.numbers import Numbers
 from fedclade.reproduce.page import Line
 
+STABLE, WINDOW = 0.5, 3  # the paper's threshold in learning rates, and over how many rounds a stability is taken
+
 WATCH = "fedclade.reproduce.watching:LayerWatch"
 
 
@@ -55,21 +57,29 @@ def changes(run: Finished) -> Series:
 def told_apart(when: str, run: Finished) -> float | None:
     """Share of the clients of the first two groups that a split by signs puts on the right side.
 
-    As the paper: the most stable layer, the client with the least stability in it as reference. `before` is the first
-    round that has a stability, `after` the last.
+    As the paper: the most stable layer, the client with the least stability in it as reference. A mean over rounds:
+    `before` those in which not all clients are stable in some layer yet, `after` those from then on.
     """
-    kept = {round: record for round, record in run.kept("layers").items() if "stability" in record}
-    if not kept:
-        return None
-    record = kept[min(kept) if when == "before" else max(kept)]
-    groups = [run.record["groups"][client] for client in record["clients"]]
-    two = np.flatnonzero(np.array(groups) < 2)
-    values = np.asarray(record["stability"])[two]
-    layer = int(np.nanargmin(np.nanmean(values, axis=0)))
-    reference = two[int(np.nanargmin(values[:, layer]))]
-    side = np.asarray(record["cosine"])[layer][reference][two] > 0
-    right = side == (np.array(groups)[two] == groups[reference])
-    return float(max(right.mean(), 1 - right.mean()))
+    limit = STABLE * run.settings["training"]["learning_rate"]
+    shares: list[float] = []
+    recent: list[np.ndarray] = []
+    turn = None
+    for _, record in sorted(run.kept("layers").items()):
+        if "stability" not in record:
+            continue
+        groups = np.array([run.record["groups"][client] for client in record["clients"]])
+        two = np.flatnonzero(groups < 2)
+        stability = np.asarray(record["stability"])[two]
+        recent = [*recent, stability][-WINDOW:]
+        if turn is None and len(recent) == WINDOW and (np.mean(recent, axis=0) < limit).all(axis=0).any():
+            turn = len(shares)
+        layer = int(np.nanargmin(np.nanmean(stability, axis=0)))
+        reference = two[int(np.nanargmin(stability[:, layer]))]
+        side = np.asarray(record["cosine"])[layer][reference][two] > 0
+        right = side == (groups[two] == groups[reference])
+        shares.append(float(max(right.mean(), 1 - right.mean())))
+    chosen = shares[:turn] if when == "before" else shares[len(shares) if turn is None else turn :]
+    return float(np.mean(chosen)) if chosen else None
 
 
 def distance_maps(layers: tuple[int, ...], run: Finished) -> list[Picture]:

@@ -139,12 +139,15 @@ class RunFolder:
             cure = FROM_A_COPY if name == "settings.json" else f"`fedclade resume {self.path}` writes it anew"
             raise FedcladeError(f"{error}: {cure}") from error
 
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        packing.save_json(self.path / name, value)
+
     @property
     def settings(self) -> dict[str, Any]:
         return self.read_json("settings.json")
 
     def update_settings(self, settings: Mapping[str, Any]) -> None:
-        packing.save_json(self.path / "settings.json", settings)
+        self.write_json("settings.json", settings)
 
     @property
     def is_finished(self) -> bool:

@@ -4,10 +4,12 @@ import importlib.metadata
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedclade.clients.objective import Metric, Objective, record_of
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS, Method
 from fedclade.settings import Settings, settings_from
@@ -25,18 +27,22 @@ def run_record(
     classes: Sequence[str] = (),
     input_shape: Sequence[int] = (),
     columns: Sequence[str] = (),
+    metrics: Sequence[Metric] = (),
+    task: Objective | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """What settings.json holds."""
     packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
     return {
         "settings": settings.model_dump(mode="json"),
+        "task": record_of(task or settings.task),  # as all clients' labels made it
         "split": split,
         "clients": list(clients),
         "groups": None if groups is None else dict(groups),
         "classes": list(classes),
         "input_shape": list(input_shape),
         "columns": list(columns),
+        "metrics": [asdict(metric) for metric in metrics or settings.task.measured],  # the main one first
         "fingerprint": fingerprint,
         **more,
         "versions": {
@@ -50,12 +56,24 @@ def run_record(
 
 
 def recorded_settings(
-    record: Mapping[str, Any], path: Path | str, method: Method | None = None, **changes: Any
+    record: Mapping[str, Any], path: Path | str, method: Method | None = None, task: Any = None, **changes: Any
 ) -> Settings:
-    """The settings of a run again, some of them changed. A method that cannot be imported must be given."""
+    """The settings of a run again, some of them changed. A method or task that cannot be imported must be given."""
     values = {**record.get("settings", {}), **{name: value for name, value in changes.items() if value is not None}}
+    values["task"] = task or record.get("task", {"name": "classification"})
+    if isinstance(values["task"], Mapping) and IN_PYTHON in (
+        values["task"].get("loss"),
+        *values["task"].get("metrics", ()),
+    ):
+        raise FedcladeError(f"the run in {path} was given its task in Python: give it again as task=...")
     told = values.get("method", {})
     name = told.get("name") if isinstance(told, Mapping) else told
     if method is None and isinstance(name, str) and name not in METHODS and ":" not in name:
         raise FedcladeError(f"the run in {path} was given its method {name} in Python: give it again as method=...")
     return settings_from({**values, **({} if method is None else {"method": method})})
+
+
+def with_settings(record: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """A record with changed settings; its task stays as it was given."""
+    changed = settings.model_dump(mode="json")
+    return {**record, "settings": {**changed, "task": record["settings"]["task"]}}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedclade.clients.batched.layers import Dense, Operation, Step
 from fedclade.clients.batched.places import Block, Place, filled
@@ -15,12 +16,12 @@ CACHE = 1_500_000  # the numbers that they may have in use: about what a process
 class Chain:
     """The networks of K clients. `parameters` and `grads` are a matrix [K, n] a layer that has any."""
 
-    def __init__(self, ops: Sequence[Operation], clients: int, trained: int = 0) -> None:
-        """`trained`: the number of the first operation of which gradients are wanted."""
+    def __init__(self, ops: Sequence[Operation], clients: int, trained: int = 0, link: str = "softmax") -> None:
+        """`trained`: the number of the first operation of which gradients are wanted; `link` chooses the loss."""
         assert isinstance(ops[-1], Dense)
-        self.ops, self.clients, self.batch, self.n_classes = ops, clients, ops[-1].batch, ops[-1].outputs
+        self.ops, self.clients, self.batch = ops, clients, ops[-1].batch
         self.blocks = [Block.of(clients, op.form) for op in ops]
-        self.loss = Loss(clients, self.batch, self.n_classes)
+        self.loss = LOSSES[link](clients, self.batch, ops[-1].outputs)
         self.steps: list[Step] = []
         for number in range(len(ops) - 1, -1, -1):
             out = self.steps[0].place if self.steps else self.loss.place
@@ -63,16 +64,55 @@ class Chain:
 
 
 class Loss:
-    """Cross entropy, each row with its weight. Classes of a row stand under each other: [K, classes, batch]."""
+    """What the outputs of a row cost, which stand under each other: [K, outputs, batch]."""
 
-    def __init__(self, clients: int, batch: int, n_classes: int) -> None:
-        whole, grad = (torch.zeros(clients, filled(n_classes, batch), batch) for _ in range(2))
-        self.place = Place(whole, whole[:, :n_classes], grad, grad[:, :n_classes])
+    def __init__(self, clients: int, batch: int, outputs: int) -> None:
+        whole, grad = (torch.zeros(clients, filled(outputs, batch), batch) for _ in range(2))
+        self.place, self.outputs = Place(whole, whole[:, :outputs], grad, grad[:, :outputs]), outputs
+
+    def targets(self, labels: Tensor, scale: Tensor) -> Tensor:
+        """[steps, K, outputs, batch] of the labels [steps, K, batch, ...] of rows with some weights."""
+        return labels.transpose(2, 3).contiguous()
 
     def gradients(self, target: Tensor, scale: Tensor) -> Tensor:
-        """`scale` [K, 1, batch] has the rows' weights, `target` [K, classes, batch] the same at each row's class."""
+        """Fill the gradients of the outputs, and return each client's loss; `scale` [K, 1, batch] has rows' weights."""
+        raise NotImplementedError
+
+
+class CrossEntropy(Loss):
+    """Of one class among several."""
+
+    def targets(self, labels: Tensor, scale: Tensor) -> Tensor:
+        """The row's weight at its class."""
+        target = torch.zeros(*labels.shape[:2], self.outputs, labels.shape[2])
+        return target.scatter_(2, labels.unsqueeze(2), scale)
+
+    def gradients(self, target: Tensor, scale: Tensor) -> Tensor:
         torch.sub(torch.softmax(self.place.value, 1).mul_(scale), target, out=self.place.grad)
         return torch.log_softmax(self.place.value, 1).mul_(target).flatten(1).sum(1).neg_()
+
+
+class EachCrossEntropy(Loss):
+    """Of each label by itself, 0 or 1; the mean over labels."""
+
+    def gradients(self, target: Tensor, scale: Tensor) -> Tensor:
+        outputs, share = self.place.value, scale / self.outputs
+        torch.sub(torch.sigmoid(outputs), target, out=self.place.grad)
+        self.place.grad.mul_(share)
+        return functional.softplus(outputs).sub_(outputs * target).mul_(share).flatten(1).sum(1)
+
+
+class SquaredError(Loss):
+    """The mean over amounts."""
+
+    def gradients(self, target: Tensor, scale: Tensor) -> Tensor:
+        error = self.place.value - target
+        share = scale / self.outputs
+        torch.mul(error, 2 * share, out=self.place.grad)
+        return error.square_().mul_(share).flatten(1).sum(1)
+
+
+LOSSES: dict[str, type[Loss]] = {"softmax": CrossEntropy, "sigmoid": EachCrossEntropy, "identity": SquaredError}
 
 
 def first_trained(ops: Sequence[Operation], frozen: Sequence[slice]) -> int:

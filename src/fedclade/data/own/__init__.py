@@ -15,7 +15,7 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.features import columns_in, features_of, training_statistics
 from fedclade.data.own.files import clients_in, clients_of_table, path_of
 from fedclade.data.own.given import is_frame, rows_given
-from fedclade.data.own.labels import WHOLE, numbered, numbered_as
+from fedclade.data.own.labels import WHOLE, agreed_labels
 from fedclade.data.own.roles import rows_by_client
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table, column_order
@@ -65,6 +65,8 @@ class Gathered:
             row_numbers=np.concatenate(numbers).astype(np.int32),
             preprocessing=preprocessing,
             remarks=(*self.remarks, *remarks),
+            labels=self.options.labels or "classes",
+            is_text=self.clients[0].is_text,
         ).checked()
 
 
@@ -92,7 +94,11 @@ def gather(
     clients = [client for client in found if client.name in members]
     remarks += dict.fromkeys(remark for client in clients for remark in client.remarks)
     labels = {client.where: client.labels for client in clients}
-    y, names = numbered(labels, options.max_classes) if classes is None else numbered_as(labels, classes)
+    y, names = agreed_labels(labels, classes, options.max_classes)
+    for place, client in enumerate(clients):
+        if client.is_text:
+            clients[place] = replace(client, x=y[place][:, :-1].astype(np.int32))
+            y[place] = y[place][:, 1:]
     tested = [
         on_own_rows([member], own, test_view, seed, options.holdout, options.holdout_rows == "last")[0]
         for member, own in zip(members.values(), y, strict=True)
@@ -125,7 +131,7 @@ def _members(
     groups = _numbered_groups({client.name: client.group for client in clients if client.group is not None})
     members = {}
     for client in clients:
-        is_test = np.zeros(len(client.labels.codes), bool) if client.test is None else client.test
+        is_test = np.zeros(len(client.labels), bool) if client.test is None else client.test
         train, test = (np.flatnonzero(part).astype(np.int32) for part in (~is_test, is_test))
         members[client.name] = Client(client.name, train, test, groups.get(client.name))
     small = {name: len(member.train) for name, member in members.items() if is_too_small(member, test_view)}

@@ -8,7 +8,7 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.given import kind_of
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table, agreed_kinds, column_order, columns_of, kinds_of
-from fedclade.data.preprocessing import Columns, Number, Preprocessing, Scaling, Statistics, statistics
+from fedclade.data.preprocessing import Columns, Number, Preprocessing, Scaling, Statistics, lopsided, statistics
 from fedclade.errors import FedcladeError, listed
 
 
@@ -19,7 +19,7 @@ def features_of(
 
     `training` are each client's training rows, from which the preprocessing is worked out unless it is `known`.
     """
-    if _are_images(clients):
+    if _are_ready(clients):
         return [_as_they_are(client.x) for client in clients], None, []
     numbers, texts = columns_in(clients, options.categorical) if known is None else _known_columns(clients, known)
     scaling, missing = (options.scaling or "none", options.missing) if known is None else (known.scaling, known.missing)
@@ -39,6 +39,9 @@ def features_of(
         for name in texts:
             held[name] |= set(columns.texts[name])
     remarks = [] if known else _remarks(preprocessing)
+    if known is None and scaling == "federated":
+        told = {client.name: own for client, own in zip(clients, found, strict=True)}
+        remarks += lopsided(numbers, told)
     for text in preprocessing.texts:
         if strange := sorted(str(value) for value in held[text.name] - {None, *text.categories}):
             remarks.append(
@@ -112,9 +115,9 @@ def _check_alike(clients: Sequence[OwnRows]) -> None:
             )
 
 
-def _are_images(clients: Sequence[OwnRows]) -> bool:
+def _are_ready(clients: Sequence[OwnRows]) -> bool:
     first = clients[0].x
-    if isinstance(first, Table) or (first.dtype != np.uint8 and first.ndim < 4):
+    if isinstance(first, Table) or (first.dtype not in (np.uint8, np.int32) and first.ndim < 4):
         return False
     _check_alike(clients)
     return True
@@ -123,7 +126,7 @@ def _are_images(clients: Sequence[OwnRows]) -> bool:
 def _as_they_are(x: "np.ndarray | Table") -> np.ndarray:
     assert isinstance(x, np.ndarray)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is reported
-        return x if x.dtype == np.uint8 else x.astype(np.float32)
+        return x if x.dtype in (np.uint8, np.int32) else x.astype(np.float32)
 
 
 def _columns(client: OwnRows, numbers: Sequence[str], texts: Sequence[str]) -> Columns:

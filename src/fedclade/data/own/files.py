@@ -10,7 +10,7 @@ import numpy as np
 
 from fedclade.data.federation import natural_order
 from fedclade.data.options import DataOptions
-from fedclade.data.own.given import rows_given
+from fedclade.data.own.given import rows_given, rows_of_text
 from fedclade.data.own.images import files_in, read_images
 from fedclade.data.own.limits import Budget
 from fedclade.data.own.roles import rows_by_client, rows_of_table
@@ -21,6 +21,7 @@ from fedclade.data.sources.source import one_line
 from fedclade.errors import FedcladeError, listed
 
 KINDS = (".npz", *TABLES)
+TOKENS = (".npz", ".txt")  # of the task tokens
 PASSED_OVER = (".", "~$", "README", "LICENSE")  # how names begin of what is nobody's data
 
 
@@ -32,12 +33,13 @@ def clients_in(folder: Path, options: DataOptions) -> tuple[list[OwnRows], list[
     """
     if not folder.is_dir():
         raise FedcladeError(f"{folder}: there is no such folder: give one with a file for each client")
+    kinds = TOKENS if options.rows == "tokens" else KINDS
     paths: dict[str, Path] = {}
     unread: list[str] = []
     for path in sorted(folder.iterdir(), key=lambda path: natural_order(path.name)):
         if path.name.startswith(PASSED_OVER):
             continue
-        name, problems = _client_name(path)
+        name, problems = _client_name(path, kinds)
         unread += problems
         if name in paths:
             raise FedcladeError(f"{folder}: client {name!r} has more than one file: keep one of them")
@@ -48,10 +50,8 @@ def clients_in(folder: Path, options: DataOptions) -> tuple[list[OwnRows], list[
             f"{folder}: not read: {listed(unread, 6)}: move these away, or leave them out (data.skip_unread=true)"
         )
     if not paths:
-        raise FedcladeError(
-            f"{folder}: it holds no clients: put a file for each there ({listed(KINDS)}), "
-            "or a folder for each with a folder of images for every class"
-        )
+        images = "" if options.rows == "tokens" else ", or a folder for each with a folder of images for every class"
+        raise FedcladeError(f"{folder}: it holds no clients: put a file for each there ({listed(kinds)}){images}")
     budget = Budget(options.max_gigabytes)
     clients = [_read(path, name, options, budget) for name, path in paths.items()]
     return clients, [f"not read: {listed(unread, 6)}"] if unread else []
@@ -59,11 +59,25 @@ def clients_in(folder: Path, options: DataOptions) -> tuple[list[OwnRows], list[
 
 def clients_of_table(path: Path, options: DataOptions) -> list[OwnRows]:
     """The clients of one table that names the client of each row."""
-    kind = _kind(path)
+    kind = _kind(path, KINDS)
     if kind not in TABLES or not _is_file(path):
         raise FedcladeError(f"{path}: it is no table: give a file of a kind among {listed(TABLES)}")
     table = _reading(path, lambda: TABLES[kind](path, Budget(options.max_gigabytes)))
     return rows_by_client(table, options, str(path))
+
+
+def read_rows(path: Path, options: DataOptions) -> Any:
+    """Rows without labels: the table of a file, or the array `x` of an .npz."""
+    kind = _kind(path, KINDS)
+    if not kind or not _is_file(path):
+        raise FedcladeError(f"{path}: it is no file with rows: give one of a kind among {listed(KINDS)}")
+    budget = Budget(options.max_gigabytes)
+    if kind in TABLES:
+        return _reading(path, lambda: TABLES[kind](path, budget))
+    found = _reading(path, lambda: _arrays_in(path, budget))
+    if "x" not in found:
+        raise FedcladeError(f"{path}: it has no array x: save it with one")
+    return found["x"]
 
 
 def path_of(data: str) -> Path:
@@ -74,7 +88,7 @@ def path_of(data: str) -> Path:
     return Path(path).expanduser()
 
 
-def _client_name(path: Path) -> tuple[str, list[str]]:
+def _client_name(path: Path, kinds: tuple[str, ...]) -> tuple[str, list[str]]:
     """The client of a file or folder, if it is one, and what in it is not read."""
     try:
         path.name.encode()
@@ -84,14 +98,15 @@ def _client_name(path: Path) -> tuple[str, list[str]]:
         images, others = files_in(path)
         strange = [str(other.relative_to(path.parent)) for other in others]
         return (path.name, strange) if images else ("", [f"{path.name} (a folder without images)"])
-    if not _kind(path):
+    kind = _kind(path, kinds)
+    if not kind:
         return "", [path.name]
-    return (path.name[: -len(_kind(path))], []) if _is_file(path) else ("", [f"{path.name} (no regular file)"])
+    return (path.name[: -len(kind)], []) if _is_file(path) else ("", [f"{path.name} (no regular file)"])
 
 
-def _kind(path: Path) -> str:
+def _kind(path: Path, kinds: tuple[str, ...]) -> str:
     """What a file's name ends with, if we read such files."""
-    return next((kind for kind in KINDS if path.name.lower().endswith(kind) and path.name.lower() != kind), "")
+    return next((kind for kind in kinds if path.name.lower().endswith(kind) and path.name.lower() != kind), "")
 
 
 def _is_file(path: Path) -> bool:
@@ -102,7 +117,9 @@ def _is_file(path: Path) -> bool:
 
 
 def _read(path: Path, name: str, options: DataOptions, budget: Budget) -> OwnRows:
-    kind = _kind(path)
+    kind = _kind(path, (*KINDS, *TOKENS))
+    if kind == ".txt":
+        return rows_of_text(name, _reading(path, lambda: _read_text(path, budget)), options, str(path))
     found: Any = _reading(
         path, lambda: (TABLES.get(kind) or (read_images if path.is_dir() else _read_npz))(path, budget)
     )
@@ -121,15 +138,25 @@ def _reading(path: Path, read: Callable[[], Any]) -> Any:
         raise FedcladeError(f"{path}: cannot be read ({one_line(error)}): write it again, or leave it out") from error
 
 
+def _read_text(path: Path, budget: Budget) -> str:
+    budget.take(path, 24 * path.stat().st_size)  # every character becomes two numbers
+    return path.read_text(encoding="utf-8-sig")
+
+
 def _read_npz(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+    found = _arrays_in(path, budget)
+    if "x" not in found or "y" not in found:
+        raise FedcladeError(f"{path}: it has no arrays x and y, only {listed(found)}: save it with both")
+    return found
+
+
+def _arrays_in(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     wanted = ("x", "y", "x_test", "y_test", "group")
     with zipfile.ZipFile(path) as parts:
         names = [name.removesuffix(".npy") for name in parts.namelist()]
         for name in names:
             if name in wanted:
                 budget.take(path, _unpacked_size(parts, f"{name}.npy"))
-    if "x" not in names or "y" not in names:
-        raise FedcladeError(f"{path}: it has no arrays x and y, only {listed(names)}: save it with both")
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in wanted if name in names}
 

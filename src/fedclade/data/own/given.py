@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.data.options import DataOptions
-from fedclade.data.own.labels import Labels, as_array, labels_of
+from fedclade.data.own.labels import Amounts, Labels, as_array, labels_of
 from fedclade.data.own.roles import rows_of_table
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table
@@ -26,6 +26,8 @@ CHANNELS = (1, 3, 4)
 def rows_given(name: str, value: Any, options: DataOptions, where: str = "") -> OwnRows:
     """A client's rows: `(x, y)`, `(x, y, x_test, y_test)`, a dict with these names, a DataFrame, or torch data sets."""
     where = where or f"client {name!r}"
+    if isinstance(value, str) and options.rows == "tokens":
+        return rows_of_text(name, value, options, where)
     if is_frame(value):
         return rows_of_table(name, Table.of_frame(value), options, where)
     if isinstance(value, Mapping):
@@ -36,7 +38,9 @@ def rows_given(name: str, value: Any, options: DataOptions, where: str = "") -> 
     if _holds_arrays(value):
         return _rows_of_arrays(name, value, options, where)
     parts = value if isinstance(value, tuple) and len(value) == 2 else (value,)
-    return _rows_of_arrays(name, [array for part in parts for array in _arrays_of(part, where)], options, where)
+    return _rows_of_arrays(
+        name, [array for part in parts for array in _arrays_of(part, options, where)], options, where
+    )
 
 
 def is_frame(value: Any) -> bool:
@@ -61,43 +65,63 @@ def _single(group: Any, where: str) -> Any:
 def _rows_of_arrays(name: str, arrays: Sequence[Any], options: DataOptions, where: str) -> OwnRows:
     if len(arrays) not in (2, 4):
         raise FedcladeError(f"{where}: give (x, y), (x, y, x_test, y_test) or a dict with these names")
-    x = _rows(arrays[0], where)
+    x = rows_as_numbers(arrays[0], where, options)
     labels = _labels(x, arrays[1], options, where, "rows")
     if len(arrays) == 2 or as_array(arrays[2], f"{where}: its test rows").size == 0:
         return OwnRows(name, x, labels, where=where)
-    x_test = _rows(arrays[2], where)
+    x_test = rows_as_numbers(arrays[2], where, options)
     test_labels = _labels(x_test, arrays[3], options, where, "test rows")
     if kind_of(x_test) != kind_of(x):
         raise FedcladeError(
             f"{where}: its test rows are {kind_of(x_test)} and its training rows {kind_of(x)}: make them alike"
         )
-    joined = [
-        *np.asarray(labels.names, object)[labels.codes],
-        *np.asarray(test_labels.names, object)[test_labels.codes],
-    ]
-    if len({type(label) for label in joined}) > 1:
+    both = [as_array(arrays[place], f"{where}: its labels") for place in (1, 3)]
+    if isinstance(labels, Labels) and isinstance(labels.names[0], str) != isinstance(test_labels.names[0], str):
         raise FedcladeError(f"{where}: some labels are numbers and some are strings: use one kind")
+    if both[0].shape[1:] != both[1].shape[1:]:
+        raise FedcladeError(f"{where}: labels of training and test rows have unlike shapes: make them alike")
     parts = (len(x), len(x_test))
     return OwnRows(
         name,
         np.concatenate([x, x_test]),
-        labels_of(joined, where, options.max_classes),
+        labels_of(np.concatenate(both), where, options),
         test=np.repeat([False, True], parts),
         numbers=np.concatenate([np.arange(part) for part in parts]),
         where=where,
     )
 
 
-def _labels(x: np.ndarray, values: Any, options: DataOptions, where: str, what: str) -> Labels:
-    labels = labels_of(values, where, options.max_classes)
-    if len(x) != len(labels.codes):
-        raise FedcladeError(f"{where}: {len(x)} {what} but {len(labels.codes)} labels: give one label for each row")
+def _labels(x: np.ndarray, values: Any, options: DataOptions, where: str, what: str) -> Labels | Amounts:
+    labels = labels_of(values, where, options)
+    if len(x) != len(labels):
+        raise FedcladeError(f"{where}: {len(x)} {what} but {len(labels)} labels: give one label for each row")
     return labels
 
 
-def _rows(values: Any, where: str) -> np.ndarray:
-    """uint8 images, channels first, or numbers (rows, features, ...)."""
+def rows_of_text(name: str, text: str, options: DataOptions, where: str) -> OwnRows:
+    """Pieces of a text, of which each character is to be told from those before it."""
+    n_rows = (len(text) - 1) // options.length
+    if n_rows < 1:
+        raise FedcladeError(
+            f"{where}: a text of {len(text)} characters has no {options.length + 1} for a row: give more, or set "
+            "data.length lower"
+        )
+    names, codes = np.unique(np.array(list(text)), return_inverse=True)
+    starts = options.length * np.arange(n_rows)
+    whole = codes[starts[:, None] + np.arange(options.length + 1)].astype(np.int64)
+    labels = Labels(whole, tuple(names.tolist()))
+    return OwnRows(name, whole[:, :-1].astype(np.int32), labels, is_text=True, where=where)
+
+
+def rows_as_numbers(values: Any, where: str, options: DataOptions) -> np.ndarray:
+    """uint8 images, channels first, or numbers (rows, features, ...), or tokens (rows, length)."""
     x = as_array(values, f"{where}: its rows")
+    if options.rows == "tokens":
+        if x.dtype.kind not in "iu" or x.ndim != 2 or (x.size and (x.min() < 0 or x.max() >= 2**31)):
+            raise FedcladeError(
+                f"{where}: its rows are {x.dtype} of shape {x.shape}: give whole numbers, rows by length"
+            )
+        return x.astype(np.int32)
     if x.dtype.kind not in "biuf":
         raise FedcladeError(f"{where}: its rows are of type {x.dtype}: give numbers")
     if x.ndim == 0:
@@ -111,14 +135,16 @@ def _rows(values: Any, where: str) -> np.ndarray:
 
 
 def kind_of(x: np.ndarray) -> str:
-    return f"{'images' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]}"
+    return f"{ {'uint8': 'images', 'int32': 'tokens'}.get(x.dtype.name, 'numbers') } of shape {x.shape[1:]}"
 
 
-def _arrays_of(dataset: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _arrays_of(dataset: Any, options: DataOptions, where: str) -> tuple[np.ndarray, np.ndarray]:
     """All rows and labels of a torch data set, map-style or iterable."""
     try:
         items = list(dataset) if hasattr(dataset, "__iter__") else [dataset[i] for i in range(len(dataset))]
-        rows, labels = [np.asarray(row) for row, _ in items], [np.asarray(label).item() for _, label in items]
+        rows, labels = [np.asarray(row) for row, _ in items], [np.asarray(label) for _, label in items]
+        if options.labels in (None, "classes") and options.rows != "tokens":
+            labels = [label.item() for label in labels]
     except Exception as error:  # it is the person's own code that runs here
         raise FedcladeError(
             f"{where}: it is neither arrays (x, y) nor a data set that can be read ({one_line(error)})"

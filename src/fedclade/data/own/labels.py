@@ -1,4 +1,4 @@
-"""Labels of any kind -> 0 .. C-1, alike for all clients."""
+"""Labels of any kind -> 0 .. C-1, or amounts, alike for all clients."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
@@ -16,9 +17,12 @@ WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 class Labels:
     """A client's labels: the different ones, and for each row which it is."""
 
-    codes: np.ndarray  # (rows,) int64, places in `names`
+    codes: np.ndarray  # (rows,) int64, places in `names`; (rows, places) where each place of a row has one
     names: tuple[Any, ...]  # whole numbers, or texts
     is_raw: bool = False  # text from a file that does not tell numbers from text
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
     @property
     def whole(self) -> tuple[int, ...] | None:
@@ -30,13 +34,28 @@ class Labels:
         return tuple(int(str(name).partition(".")[0]) for name in self.names)
 
 
-def labels_of(values: Any, where: str, most: int) -> Labels:
+@dataclass(frozen=True)
+class Amounts:
+    """A client's labels that are numbers: amounts, or a 1 for each label that a row has."""
+
+    values: np.ndarray  # (rows, amounts) float32
+    names: tuple[str, ...]  # of the amounts
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def labels_of(values: Any, where: str, options: DataOptions) -> Labels | Amounts:
     """From anything that numpy takes for whole numbers or texts."""
     y = as_array(values, f"{where}: its labels")
+    most = options.max_classes
+    if options.labels in ("numbers", "sets"):
+        return amounts_of(y, (), where, options)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1:
-        raise FedcladeError(f"{where}: its labels have shape {y.shape}: give one label for each row")
+    if y.ndim != 1 and not (options.rows == "tokens" and y.ndim == 2):
+        hint = " (amounts and sets of labels need another task)" if y.ndim == 2 else ""
+        raise FedcladeError(f"{where}: its labels have shape {y.shape}: give one label for each row{hint}")
     if y.dtype.kind in "biuf":
         return labels_of_numbers(y, where, most)
     texts = y.astype(str).astype(object) if y.dtype.kind in "US" else y
@@ -50,11 +69,30 @@ def labels_of_numbers(y: np.ndarray, where: str, most: int) -> Labels:
         raise FedcladeError(f"{where}: row {int(np.argmin(np.isfinite(y)))} has no label: give it one, or leave it out")
     if (y != np.rint(y)).any() or np.abs(y).max(initial=0) > 2**53:
         raise FedcladeError(
-            f"{where}: labels with fractions: give whole numbers or words, for classes are predicted, not amounts"
+            f"{where}: labels with fractions: give whole numbers or words, or predict amounts (task=regression)"
         )
     names, codes = np.unique(y.astype(np.int64), return_inverse=True)
     _check_number(len(names), where, most)
-    return Labels(codes.astype(np.int64), tuple(names.tolist()))
+    return Labels(codes.reshape(y.shape).astype(np.int64), tuple(names.tolist()))
+
+
+def amounts_of(y: np.ndarray, names: Sequence[str], where: str, options: DataOptions) -> Amounts:
+    """Labels that are numbers, in one column or several."""
+    if y.dtype.kind not in "biuf" or y.ndim not in (1, 2):
+        what = "a 0 or 1 for each label" if options.labels == "sets" else "one number, or several"
+        raise FedcladeError(f"{where}: its labels are {y.dtype} of shape {y.shape}: give {what} for each row")
+    values = y.reshape(len(y), -1).astype(np.float64)
+    with np.errstate(over="ignore"):
+        is_there = np.isfinite(values.astype(np.float32)).all(axis=1)
+    if not is_there.all():
+        raise FedcladeError(f"{where}: row {int(np.argmin(is_there))} has no label: give it one, or leave it out")
+    if options.labels == "sets" and not np.isin(values, (0, 1)).all():
+        raise FedcladeError(f"{where}: its labels hold {values[~np.isin(values, (0, 1))][0]:g}: give 0 or 1 for each")
+    if options.labels == "sets" and values.shape[1] > options.max_classes:
+        raise FedcladeError(f"{where}: {values.shape[1]:,} different labels: allow more (data.max_classes)")
+    width = values.shape[1]
+    named = tuple(names) or (("y",) if width == 1 else tuple(f"y{number}" for number in range(width)))
+    return Amounts(values.astype(np.float32), named)
 
 
 def labels_of_texts(texts: np.ndarray, is_raw: bool, where: str, most: int) -> Labels:
@@ -80,6 +118,21 @@ def as_array(values: Any, what: str) -> np.ndarray:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:  # rows of unlike length; a tensor that wants gradients
         raise FedcladeError(f"{what} are no array ({' '.join(str(error).split())[:200]})") from error
+
+
+def agreed_labels(
+    clients: Mapping[str, Labels | Amounts], classes: Sequence[Any] | None, most: int
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Every client's labels as numbers, and the names of classes or amounts; `classes` are those of a run, if any."""
+    amounts = {where: labels for where, labels in clients.items() if isinstance(labels, Amounts)}
+    if not amounts:
+        kinds: Any = clients
+        return numbered(kinds, most) if classes is None else numbered_as(kinds, classes)
+    names = tuple(classes or next(iter(amounts.values())).names)
+    for where, labels in amounts.items():
+        if labels.names != names:
+            raise FedcladeError(f"{where}: its labels are {listed(labels.names)}, those of others {listed(names)}")
+    return [labels.values for labels in amounts.values()], names
 
 
 def numbered(clients: Mapping[str, Labels], most: int) -> tuple[list[np.ndarray], tuple[str, ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedclade.data.options import DataOptions
-from fedclade.data.own.labels import Labels, labels_of_numbers, labels_of_texts
+from fedclade.data.own.labels import Amounts, Labels, amounts_of, labels_of_numbers, labels_of_texts
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table, check_readable, header_hint, is_text, numbers_of, texts_of
 from fedclade.errors import FedcladeError, listed
@@ -28,11 +28,15 @@ def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> 
         raise FedcladeError(
             f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
         )
-    label, remarks = _label_column(features, options, where), list(table.remarks)
-    if label not in ("label", "y") and options.label is None:
-        remarks.append(f"the label is the last column, {label!r} (data.label names another)")
-    labels = _labels(table[label], table.raw, f"{where}: column {label!r}", options)
-    features = features.without([label])
+    columns, remarks = _label_columns(features, options, where), list(table.remarks)
+    if columns[0] not in ("label", "y") and options.label is None:
+        remarks.append(f"the label is the last column, {columns[0]!r} (data.label names another)")
+    labels: Labels | Amounts | None = _amounts(table, columns, where, options)
+    if labels is None:
+        labels = _labels(table[columns[0]], table.raw, f"{where}: column {columns[0]!r}", options)
+    features = features.without(columns)
+    if not features.names:
+        raise FedcladeError(f"{where}: all its columns are labels: leave some as features (data.label)")
     for column_name, column in zip(features.names, features.columns, strict=True):
         check_readable(column, table.raw, f"{where}: column {column_name!r}")
     return OwnRows(name, features, labels, test, group, where=where, remarks=tuple(remarks))
@@ -55,10 +59,24 @@ def _checked(table: Table, options: DataOptions, where: str) -> Table:
     return table
 
 
-def _label_column(table: Table, options: DataOptions, where: str) -> str:
-    if options.label is not None:
-        return _named(table, options.label, "label", where)
-    return next((name for name in ("label", "y") if name in table.names), table.names[-1])
+def _label_columns(table: Table, options: DataOptions, where: str) -> list[str]:
+    if options.label is None:
+        return [next((name for name in ("label", "y") if name in table.names), table.names[-1])]
+    names = (options.label,) if isinstance(options.label, str) else options.label
+    if not names or (len(names) > 1 and options.labels not in ("numbers", "sets")):
+        raise FedcladeError(f"data.label = {list(names)}: name one column, or choose task regression or multilabel")
+    return [_named(table, name, "label", where) for name in names]
+
+
+def _amounts(table: Table, columns: list[str], where: str, options: DataOptions) -> Amounts | None:
+    """Labels that are numbers, where the task needs such."""
+    if options.labels not in ("numbers", "sets"):
+        return None
+    found = [numbers_of(table[name], table.raw) for name in columns]
+    for name, values in zip(columns, found, strict=True):
+        if values is None:
+            raise FedcladeError(f"{where}: column {name!r} holds no numbers: name another label (data.label)")
+    return amounts_of(np.stack([values for values in found if values is not None], 1), columns, where, options)
 
 
 def _named(table: Table, name: str, role: str, where: str) -> str:

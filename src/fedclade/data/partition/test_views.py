@@ -100,6 +100,7 @@ def held_out(client: Client, y: np.ndarray, seed: int, fraction: float = HOLDOUT
     rng = stream(seed, "holdout", client.name)
     rows = client.train if in_order else rng.permutation(client.train)
     n_test = min(max(1, int(len(rows) * fraction + 1e-9)), len(rows) - 1)
-    aside = apportion(n_test, np.bincount(y[rows]), rng.random())
-    test = np.concatenate([rows[y[rows] == label][-aside[label] :] for label in np.flatnonzero(aside)])
+    labels = y[rows] if y.ndim == 1 else np.zeros(len(rows), np.int64)  # amounts, sets and texts are not alike
+    aside = apportion(n_test, np.bincount(labels), rng.random())
+    test = np.concatenate([rows[labels == label][-aside[label] :] for label in np.flatnonzero(aside)])
     return replace(client, train=np.setdiff1d(rows, test), test=np.sort(test), held_out=True)

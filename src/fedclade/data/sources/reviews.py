@@ -1,9 +1,10 @@
 """Drug reviews: what patients wrote about a drug, and the 1 to 10 stars they gave. The owner of a review is the drug.
 
-A text becomes N numbers: its words and pairs of words, hashed (`hash-N`: nothing is learned, so nothing can leak), or
-the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). A row has length 1 (0 if empty).
+The medical condition and the text become N numbers: their words and pairs of words, hashed (`hash-N`: nothing is
+learned, so nothing can leak), or the N most frequent words of the training reviews, weighted by TF-IDF (`tfidf-N`). A
+row has length 1 (0 if empty).
 
-Drugs with fewer than 50 reviews, or with none to train or to test on, are left out: they could not be clients.
+Drugs with no review to train or none to test on are left out: they could not be clients.
 """
 
 import html
@@ -18,7 +19,6 @@ from fedclade.data.sources.source import LocalCopy, Source
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST_REVIEWS = 50
 DEFAULT_FORM = "hash-512"
 CHUNK = 5_000  # reviews turned to numbers at a time, so that memory holds the result and little else
 
@@ -34,11 +34,11 @@ def drug_reviews(copy: LocalCopy, form: str) -> Dataset:
     train, test = (tables[name] for name in copy.source.files)
     owners = _drugs_to_keep(train, test)
     if not owners:
-        raise copy.damaged(copy.folder, f"no drug has {FEWEST_REVIEWS} reviews in {' and '.join(copy.source.files)}")
+        raise copy.damaged(copy.folder, f"no drug has reviews in both {' and '.join(copy.source.files)}")
     train, test = (table[table["drugName"].isin(owners)] for table in (train, test))
     rows = pd.concat([train, test], ignore_index=True)
     with copy.reading(copy.folder / copy.source.files[0]):
-        features = _features(rows["review"], len(train), form or DEFAULT_FORM)
+        features = _features(rows["condition"] + "\n" + rows["review"], len(train), form or DEFAULT_FORM)
     return Dataset(
         f"{copy.source.name}:{form}" if form else copy.source.name,
         features,
@@ -51,11 +51,11 @@ def drug_reviews(copy: LocalCopy, form: str) -> Dataset:
 
 
 def _table(copy: LocalCopy, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
-    """Drug, review and rating of one file, each of them checked."""
+    """Drug, condition, review and rating of one file, each of them checked."""
     import pandas as pd
 
-    columns = {"drugName": "str", "review": "str", "rating": "float64"}
-    # All columns are read, though three are kept: pandas lets lines with too many fields pass under `usecols`.
+    columns = {"drugName": "str", "condition": "str", "review": "str", "rating": "float64"}
+    # All columns are read, though four are kept: pandas lets lines with too many fields pass under `usecols`.
     table = pd.read_csv(stream, sep="\t", dtype=columns, keep_default_na=False)[list(columns)]
     bad = ~table["rating"].isin(range(1, 11)).to_numpy()
     if bad.any():
@@ -65,10 +65,7 @@ def _table(copy: LocalCopy, path: Path, stream: IO[bytes]) -> "pd.DataFrame":
 
 
 def _drugs_to_keep(train: "pd.DataFrame", test: "pd.DataFrame") -> list[str]:
-    in_train, in_test = train["drugName"].value_counts(), test["drugName"].value_counts()
-    return sorted(
-        drug for drug in in_train.index.intersection(in_test.index) if in_train[drug] + in_test[drug] >= FEWEST_REVIEWS
-    )
+    return sorted(set(train["drugName"]) & set(test["drugName"]))
 
 
 def _features(reviews: "pd.Series[str]", n_train: int, form: str) -> np.ndarray:
@@ -94,7 +91,7 @@ def _plain_text(review: str) -> str:
 SOURCES = (
     Source(
         name="drug-reviews",
-        description="215,063 reviews of drugs, rated 1 to 10 stars, as 512 text features; a client is a drug",
+        description="215,063 reviews of drugs, 1 to 10 stars, condition and text as 512 features; a client is a drug",
         licence="CC BY 4.0",
         page="https://archive.ics.uci.edu/dataset/462/drug+review+dataset+drugs+com",
         read=drug_reviews,

@@ -8,7 +8,7 @@ leaks into them. The owner of a row is the person.
 import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -198,14 +198,17 @@ def ppg_dalia(copy: LocalCopy, form: str) -> Dataset:
     """PPG-DaLiA at the 4 Hz of its activity track: every tick is a row, or (form `windows`) 32 ticks are a window.
 
     A tick's 20 features are the mean of each of the 11 channels over its quarter of a second, then the standard
-    deviation of the 9 channels that are sampled faster. Ticks between activities (activity 0) are left out. There is no
-    official test set: the last fifth of every stretch of one activity is one.
+    deviation of the 9 channels that are sampled faster; form `acceleration` has the three axes of the wrist only, as
+    Clustered FedStack does. Ticks between activities (activity 0) are left out. There is no official test set: the last
+    fifth of every stretch of one activity is one.
     """
     recordings = {}
     for name, path, stream in copy.streams():
         with copy.reading(path):
             recordings[name] = list(_ppg_recordings(copy, path, stream, f"person-{name[1 : name.index('/')]}"))
     in_order = [recording for name in PPG_FILES for recording in recordings[name]]
+    if form == "acceleration":
+        in_order = [replace(recording, values=recording.values[:, :3]) for recording in in_order]
     name = f"{copy.source.name}:{form}" if form else copy.source.name
     return dataset_of(name, in_order, PPG_ACTIVITIES, PPG_WINDOW if form == "windows" else 0)
 
@@ -277,6 +280,6 @@ SOURCES = (
         addresses=("https://archive.ics.uci.edu/static/public/495/",),
         archive="ppg+dalia.zip",
         unpacks_to=("PPG_FieldStudy", "data/PPG_FieldStudy"),
-        forms=("windows",),
+        forms=("windows", "acceleration"),
     ),
 )

@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedclade.reproduce.kinds import (
     Measure,
 )
 from fedclade.reproduce.layers import WATCH, distance_maps, weights_by_layer
-from fedclade.reproduce.numbers import stated
+from fedclade.reproduce.numbers import Numbers, stated
 from fedclade.reproduce.page import Line
 from fedclade.reproduce.scale import Layer, Scale, merged
 
@@ -58,16 +59,38 @@ TWO = settings("alpha 0.8", "B")
 ADACFL: Layer = {"method": {"name": "adacfl", "threshold": 1.4}}
 OURS: Layer = {"method": {"name": "adacfl"}}
 PAPERS_THRESHOLD, OUR_THRESHOLD = "AdaCFL, threshold 1.4", "AdaCFL, automatic threshold"
+WARD: Layer = {"method": {"name": "adacfl", "threshold": 1.4, "linkage": "ward"}}
+READINGS: dict[str, Layer] = {"threshold 1.4, average linkage": ADACFL, "threshold 1.4, Ward": WARD, "automatic": OURS}
+WARDS_THRESHOLD = "AdaCFL, threshold 1.4, Ward"
+ALL_READINGS: dict[str, Layer] = {PAPERS_THRESHOLD: ADACFL, WARDS_THRESHOLD: WARD, OUR_THRESHOLD: OURS}
 METHODS: dict[str, Layer] = {
     "FedAvg": {"method": {"name": "fedavg"}},
     "FMTL": {"method": {"name": "cfl"}},
     "IFCA": {"method": {"name": "ifca"}},
-    PAPERS_THRESHOLD: ADACFL,
-    OUR_THRESHOLD: OURS,
+    **ALL_READINGS,
 }
 
-BOTH_THRESHOLDS = {"AdaCFL": (PAPERS_THRESHOLD, OUR_THRESHOLD)}  # the rows that stand beside the paper's
+BESIDE_ADACFL = {"AdaCFL": tuple(ALL_READINGS)}  # the rows that stand beside the paper's
 COMPLETE, PARTIAL = "complete weights", "partial weights"
+
+
+def by_reading(rows: Mapping[str, Layer]) -> dict[str, Layer]:
+    """Every row under each reading of how the paper cuts its tree."""
+    return {
+        f"{row}, {words}": merged(reading, layer) for row, layer in rows.items() for words, reading in READINGS.items()
+    }
+
+
+def beside_readings(table: str, *rows: str) -> Numbers:
+    """The paper's numbers, beside each reading of their row."""
+    return stated("adacfl", table, {row: tuple(f"{row}, {words}" for words in READINGS) for row in rows})
+
+
+FIRST, SECOND = "first dense layer", "second dense layer"
+AT_THE_THRESHOLD = (
+    "With average linkage all merges stay below 1.4 after one round of training, which makes one cluster of all; with "
+    "Ward's, whose heights grow with the number of members, 1.4 is of the right order. The paper names no linkage."
+)
 
 NETWORKS = {
     "MnistCNN": ("mnist-cnn", (1, 28, 28)),
@@ -191,45 +214,50 @@ PAPER = Paper(
             rows=METHODS,
             columns=ALL,
             measures=(
-                CLUSTER_MODEL.beside(stated("adacfl", "table2.accuracy", BOTH_THRESHOLDS)),
+                CLUSTER_MODEL.beside(stated("adacfl", "table2.accuracy", BESIDE_ADACFL)),
                 LOCAL_MODEL,
-                ROUNDS.beside(stated("adacfl", "table2.rounds", BOTH_THRESHOLDS)),
+                ROUNDS.beside(stated("adacfl", "table2.rounds", BESIDE_ADACFL)),
             ),
             notes=("How the paper counts rounds is not said.",),
         ),
         Grid(
             name="table3",
             title="clusters found",
-            rows={PAPERS_THRESHOLD: ADACFL, OUR_THRESHOLD: OURS},
+            rows=ALL_READINGS,
             columns=ALL,
-            measures=(CLUSTERS.beside(stated("adacfl", "table3", BOTH_THRESHOLDS)), ARI),
+            measures=(CLUSTERS.beside(stated("adacfl", "table3", BESIDE_ADACFL)), ARI),
             notes=("The truth is 5, 10, 5 groups under alpha and 10 under B.",),
         ),
         Grid(
             name="table4",
             title="all weights, or those of one small layer, to cluster by",
-            rows={COMPLETE: merged(ADACFL, {"method": {"layers": "all"}}), PARTIAL: ADACFL},
+            rows=by_reading({COMPLETE: {"method": {"layers": "all"}}, PARTIAL: {}}),
             columns=TWO,
             measures=(
-                CLUSTER_MODEL.beside(stated("adacfl", "table4.accuracy")),
+                CLUSTER_MODEL.beside(beside_readings("table4.accuracy", COMPLETE, PARTIAL)),
                 LOCAL_MODEL,
-                ROUNDS.beside(stated("adacfl", "table4.rounds")),
+                ROUNDS.beside(beside_readings("table4.rounds", COMPLETE, PARTIAL)),
                 CLUSTERS,
+                ARI,
             ),
+            notes=(AT_THE_THRESHOLD,),
         ),
         Grid(
             name="table5",
             title="which of two dense layers to cluster by",
-            rows={
-                "first dense layer": merged(ADACFL, {"method": {"layers": "fc1"}}),
-                "second dense layer": merged(ADACFL, {"method": {"layers": "fc2"}}),
-            },
+            rows=by_reading({FIRST: {"method": {"layers": "fc1"}}, SECOND: {"method": {"layers": "fc2"}}}),
             columns={
                 label: merged(layer, {"model": f"{__name__}:two_dense_{str(layer['model']).removesuffix('-cnn')}"})
                 for label, layer in TWO.items()
             },
-            measures=(CLUSTER_MODEL.beside(stated("adacfl", "table5")), LOCAL_MODEL, CLUSTERS),
+            measures=(
+                CLUSTER_MODEL.beside(beside_readings("table5", FIRST, SECOND)),
+                LOCAL_MODEL,
+                CLUSTERS,
+                ARI,
+            ),
             notes=(
+                AT_THE_THRESHOLD,
                 "The paper's layers of 80,000 and 8,000 weights do not fit one network; here 100 neurons lie between "
                 "the two, which have 80,000 (or 40,000, 51,200) and 1,000 weights.",
             ),
@@ -255,7 +283,7 @@ PAPER = Paper(
             name="fig2",
             title="distances of weights by layer of VGG16",
             rows={"FedAvg": {"method": {"name": WATCH, "past": False}}},
-            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16", "split": "label-groups:2"}},
+            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16-bn", "split": "label-groups:2"}},
             settings={"clients": 10, "rounds": 1, "training": {"batch_size": 50}},
             scales={"smoke": {"clients": 6, "rounds": 1}, "small": {"clients": 10, "rounds": 1}},
             read=lambda run: distance_maps((1, 7, 14, 16), run),
@@ -274,7 +302,7 @@ PAPER = Paper(
         Curves(
             name="fig5",
             title="ten newcomers in round 20",
-            rows={"AdaCFL": {"method": {"name": "adacfl", "threshold": 1.4, "epsilon": 1.8}}},
+            rows=by_reading({"AdaCFL": {"method": {"epsilon": 1.8}}}),
             columns={data: setting(data, "alpha 0.5") for data in DATA},
             settings={"clients": 110, "events": [{"round": 20, "join": 10}]},
             scales={

@@ -1,4 +1,4 @@
-"""How a command ends: with one line for people, or with an honest traceback where it is a bug."""
+"""How all commands look and end: plain help, one line for people, or an honest traceback where it is a bug."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import sys
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fedclade.errors import FedcladeError, unknown
 
@@ -16,6 +16,11 @@ WRONG_INPUT, STOPPED = 2, 130  # exit codes
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
+class Command(TyperCommand):
+    def get_help(self, ctx: Any) -> str:
+        return super().get_help(ctx).replace("\\[", "[")  # Typer escapes brackets for a markup that is not used here
+
+
 class OneLineErrors(TyperGroup):
     """Commands whose errors are one line for people, and whose bugs are an honest traceback."""
 
@@ -23,6 +28,13 @@ class OneLineErrors(TyperGroup):
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise unknown("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each with the whole first sentence of what it does, however narrow the terminal."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, (command.help or "").split("\n\n")[0].strip()) for name, command in commands if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show must not end a run
@@ -41,6 +53,17 @@ class OneLineErrors(TyperGroup):
         except BrokenPipeError:
             _reader_is_gone()
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class Commands(typer.Typer):
+    """A group of commands in the house's style."""
+
+    def __init__(self, **told: Any) -> None:
+        names = {"help_option_names": ["-h", "--help"]}
+        super().__init__(cls=OneLineErrors, rich_markup_mode=None, context_settings=names, **told)
+
+    def command(self, name: str | None = None, **told: Any) -> Any:
+        return super().command(name, **{"cls": Command, "context_settings": self.info.context_settings, **told})
 
 
 def _fail(message: str) -> NoReturn:

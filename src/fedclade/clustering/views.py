@@ -1,0 +1,89 @@
+"""What clients can differ in, seen from sums over both halves of their rows, class by class.
+
+- *labels*: the share of each class; or which classes there are at all, for clients that hold the same classes in unlike
+  shares may still do well with one model;
+- *features given labels*: how the rows of a class differ from those of everybody, on average over classes or class by
+  class (clients may call the same things by other names). Classes that a client holds count almost alike, so that its
+  shares of them hardly show.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedclade.clustering.evidence import Pair, View
+
+RARE = 0.5  # of an equal share: a class of this share counts half
+FEW = 5.0  # rows: a class of so many counts half
+
+Told = Mapping[
+    str, np.ndarray
+]  # what a client says of itself: counts (halves, classes), sums (halves, classes, numbers)
+
+
+def is_told_enough(told: Told) -> bool:
+    """Whether both halves have rows."""
+    return bool((np.asarray(told["counts"]).sum(axis=1) > 0).all())
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Those of some clients: counts (clients, halves, classes), and of each layer sums (..., numbers)."""
+
+    counts: np.ndarray
+    sums: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, told: list[Told]) -> "Statistics":
+        counts = np.stack([np.asarray(one["counts"], np.float64) for one in told])
+        layers = [name for name in told[0] if name != "counts"]
+        return cls(counts, {name: np.stack([np.asarray(one[name], np.float64) for one in told]) for name in layers})
+
+    def means(self) -> dict[str, np.ndarray]:
+        """Of each layer, (classes, numbers): the mean over everybody's rows of a class."""
+        rows = np.maximum(self.counts.sum(axis=(0, 1)), 1.0)[:, None]
+        return {name: sums.sum(axis=(0, 1)) / rows for name, sums in self.sums.items()}
+
+    def shares(self) -> np.ndarray:
+        return np.asarray(self.counts / np.maximum(self.counts.sum(axis=2, keepdims=True), 1.0))
+
+    def labels(self) -> View:
+        shares = self.shares()
+        there = shares / (shares + RARE / shares.shape[2])
+        pictures = {"shares": {"labels": _pair(shares)}, "presence": {"labels": _pair(there)}}
+        return View(pictures, 1 / np.maximum(self.counts.sum(axis=2), 1.0), self.counts.sum(axis=1))
+
+    def features(self, means: Mapping[str, np.ndarray] | None = None) -> View:
+        """Beside everybody's means of each class, or given ones."""
+        beside, weights = means or self.means(), self.counts / (self.counts + FEW)
+        weights = weights / np.maximum(weights.sum(axis=2, keepdims=True), 1e-12)
+        together, each = {}, {}
+        for name, sums in self.sums.items():
+            apart = sums / np.maximum(self.counts, 1.0)[..., None] - beside[name]
+            apart *= weights[..., None]
+            together[name] = _pair(apart.sum(axis=2))
+            each[name] = _pair(apart.reshape(*apart.shape[:2], -1))
+        noise = (weights**2 / np.maximum(self.counts, 1.0)).sum(axis=2)
+        pictures = {"all classes": together, "class by class": each} if self.counts.shape[2] > 1 else {"rows": together}
+        return View(pictures, noise)
+
+    def views(self) -> dict[str, View]:
+        views = {"features": self.features()}
+        return {"labels": self.labels(), **views} if self.counts.shape[2] > 1 else views
+
+    def rows_alone(self) -> dict[str, np.ndarray]:
+        """Of each layer that needs no labels, (clients, numbers): the mean of all rows."""
+        rows = np.maximum(self.counts.sum(axis=(1, 2)), 1.0)[:, None]
+        return {name: sums.sum(axis=(1, 2)) / rows for name, sums in self.sums.items() if name != "labels"}
+
+
+def _pair(values: np.ndarray) -> Pair:
+    return values[:, 0], values[:, 1]
+
+
+def positions(view: View, picture: str, weights: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Both halves' layers of a picture side by side, each layer's distances weighted."""
+    layers = view.pictures[picture]
+    halves = [[np.sqrt(weights.get(name, 0.0)) * pair[half] for name, pair in layers.items()] for half in (0, 1)]
+    return np.concatenate(halves[0], axis=1), np.concatenate(halves[1], axis=1)

@@ -1,0 +1,284 @@
+"""clade: the method of the house. It finds out whether clients differ, in what, and whether groups explain it.
+
+Before the first round every client tells sums over both halves of its rows, class by class: how many there are, and
+sketches of the rows and of what the initial model makes of them. Nothing is trained for it, and it is small beside one
+model. The halves tell what is real (`fedclade.clustering.evidence`): clients that are alike, or differ without forming
+groups, share one model; groups train a model each. What serves each client in the end is picked by held-out rows
+(`fedclade.serving`). Put together from what the papers hold: one shot before the first round (FedClust, AdaCFL),
+evidence that must repeat itself (HiCFL), few senders in a cluster (FedSCCS), several models to choose from (FedStack).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedclade.ask import Ask
+from fedclade.clients.tasks import Describe
+from fedclade.clustering.evidence import Evidence, find_groups
+from fedclade.clustering.views import Statistics, is_told_enough, positions
+from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
+from fedclade.models.weights import average
+
+Told = Mapping[str, np.ndarray]
+ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member
+
+
+@remembered
+class Known:
+    """What clients told of themselves, and how the clusters follow from it."""
+
+    told: Mapping[str, Mapping[str, np.ndarray]]
+    views: tuple[str, ...]  # what the clusters were found by
+    pictures: Mapping[str, str]  # of each of these views the one that counted
+    weights: Mapping[str, Mapping[str, float]]  # and by what the squares of its layers count
+    looked: int = 0  # the round of the last look
+    newcomers: int = 0  # since then
+
+
+class Clade(Method):
+    about: ClassVar[About] = About(
+        "finds out whether clients differ, in what and in which groups; each is served by what is best for it",
+        "ours",
+        "the number too",
+        "one shot",
+        "model, sums over rows",
+        needs_labels=True,
+    )
+    serving: ClassVar[str] = "pick"
+    State: ClassVar[type | None] = Known
+
+    size: Count = 64  # numbers of a sketch
+    senders: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of those who take part that trains and sends
+    share_body: bool = True  # where only labels differ, clusters share all layers but the last
+    look_again: Annotated[float, Field(gt=0)] = 0.1  # when so many of all clients are new or have changed
+    patience: Count = 5  # rounds between two looks
+
+    def start(self, context: RoundContext, ask: Ask) -> Clusters:
+        told = self.told(context, ask, "cluster")
+        known = {client: one for client, one in told.items() if is_told_enough(one)}
+        if not known:  # nobody answered, or nobody has two rows: one model for all
+            return Clusters.single(context.clients, context.initial)
+        clusters = self.looked(Clusters.single(known, context.initial), known, context, ask)
+        return self.admit(clusters, set(context.clients) - set(known), context, ask)
+
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        clusters = self.retry(clusters, context, ask)
+        if self.is_time_to_look(clusters, context):
+            here = {c: told for c, told in clusters.state.told.items() if c in clusters.cluster_of}
+            clusters = self.looked(clusters, here, context, ask)
+        senders = self.sending(clusters, context)
+        trained = self.trained(clusters, senders, ask)
+        return self.sharing(trained, senders, context, ask) if self.is_body_shared(clusters) else trained
+
+    def is_body_shared(self, clusters: Clusters) -> bool:
+        """Where labels alone differ, rows of a class look the same everywhere: only the last layer need differ."""
+        return self.share_body and clusters.state is not None and clusters.state.views == ("labels",)
+
+    def sharing(self, clusters: Clusters, senders: list[str], context: RoundContext, ask: Ask) -> Clusters:
+        """All layers but the last become the mean of all clusters', by the rows they were trained on."""
+        rows = dict.fromkeys(clusters.members, 0)
+        for client in senders:
+            if client in ask.trained:
+                rows[clusters.cluster_of[client]] += ask.trained[client].n_samples
+        heard = [cluster for cluster, count in rows.items() if count]
+        if not heard:
+            return clusters
+        mean = average((clusters.models[cluster] for cluster in heard), [rows[cluster] for cluster in heard])
+        head = context.layout.select("head")
+        models = {}
+        for cluster, model in clusters.models.items():
+            models[cluster] = mean.copy()
+            models[cluster][head] = model[head]
+        return replace(clusters, models=models)
+
+    def sending(self, clusters: Clusters, context: RoundContext) -> list[str]:
+        """Who trains: of each cluster the same share of those who take part, at least one."""
+        chosen = context.sample()
+        if self.senders == 1:
+            return chosen
+        random, homes = context.random("senders"), clusters.cluster_of
+        kept: set[str] = set()
+        for cluster in clusters.members:
+            mine = [client for client in chosen if homes[client] == cluster]
+            count = max(round(self.senders * len(mine)), 1)
+            kept |= {mine[place] for place in random.permutation(len(mine))[:count]}
+        return [client for client in chosen if client in kept]
+
+    # The evidence
+
+    def told(self, context: RoundContext, ask: Ask, phase: str) -> dict[str, Told]:
+        answers = ask(Describe("halves", {"size": self.size}), to=context.clients, phase=phase)
+        return {client: dict(answer.values) for client, answer in answers.items()}
+
+    def is_time_to_look(self, clusters: Clusters, context: RoundContext) -> bool:
+        known: Known | None = clusters.state
+        if known is None or context.round < known.looked + self.patience:
+            return False
+        return known.newcomers >= self.look_again * len(context.clients)
+
+    def looked(self, clusters: Clusters, told: Mapping[str, Told], context: RoundContext, ask: Ask) -> Clusters:
+        """The clusters that the evidence shows; each goes on with the model that most of its members had."""
+        clients = list(told)
+        views = Statistics.of(list(told.values())).views()
+        found = find_groups(views, context.seed)
+        record(found, clients, ask)
+        homes = clusters.cluster_of
+        groups: dict[int, tuple[str, ...]] = {
+            k: tuple(clients[place] for place in np.flatnonzero(found.labels == k)) for k in range(found.n_clusters)
+        }
+        looks = {view: found.looks[view] for view in found.views}
+        known = Known(
+            told,
+            found.views,
+            {view: look.picture for view, look in looks.items()},
+            {view: dict(look.scales) for view, look in looks.items()},
+            context.round,
+        )
+        models = {k: clusters.models[most_common(homes[client] for client in part)] for k, part in groups.items()}
+        waiting = [client for client in homes if client not in told]  # who has told nothing yet
+        made = Clusters(groups, models, unassigned=clusters.unassigned, state=known)
+        for client in waiting:
+            made = made.joined(client, made.largest, context.initial)
+        return made
+
+    # Newcomers
+
+    def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
+        """By the same sums. Who is much farther from every cluster than its members are fits none of them."""
+        if clusters.state is None:
+            return super().place(clusters, context, ask)
+        told = {c: one for c, one in self.told(context, ask, "place").items() if is_told_enough(one)}
+        return self.placed(clusters, told)
+
+    def placed(self, clusters: Clusters, told: Mapping[str, Told]) -> dict[str, Placement]:
+        known: Known = clusters.state
+        if not told:
+            return {}
+        if not known.views or len(clusters.models) == 1:
+            only = clusters.largest if clusters.members else next(iter(clusters.models))
+            return {client: Placement(only, {}, "there is one model") for client in told}
+        far, limit, members = distances(clusters, known, told)
+        return {
+            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of statistics", limit)
+            for row, client in zip(far, told, strict=True)
+        }
+
+    def place_unlabelled(
+        self, clusters: Clusters, rows: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> dict[str, Placement]:
+        """By the mean of rows and of what the initial model makes of them, which need no labels.
+
+        `rows` holds these sketches of each newcomer's rows, (rows, numbers) by layer.
+        """
+        known: Known | None = clusters.state
+        if known is None or not known.views or len(clusters.models) == 1:
+            only = clusters.largest if clusters.members else next(iter(clusters.models))
+            return {client: Placement(only, {}, "there is one model") for client in rows}
+        homes = clusters.cluster_of
+        clients = [client for client in known.told if client in homes]
+        means = Statistics.of([known.told[client] for client in clients]).rows_alone()
+        members = sorted({homes[client] for client in clients})
+        inside = np.array([members.index(homes[client]) for client in clients])
+        squares, at_home = np.zeros((len(rows), len(members))), np.zeros(len(clients))
+        for layer, points in means.items():
+            centres = np.stack([points[inside == place].mean(axis=0) for place in range(len(members))])
+            apart = ((points - centres[inside]) ** 2).sum(axis=1)
+            between = ((centres - centres.mean(axis=0)) ** 2).sum(axis=1).mean()
+            # A layer counts by how much farther apart clusters are in it than their members.
+            weight = between / max(float(apart.mean()), 1e-12) / max(float(between), 1e-12)
+            theirs = np.stack([np.asarray(of[layer], np.float64).mean(axis=0) for of in rows.values()])
+            squares += weight * ((theirs[:, None] - centres) ** 2).sum(axis=2)
+            at_home += weight * apart
+        limit = ROOM * float(np.sqrt(at_home.max()))
+        return {
+            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of rows without labels", limit)
+            for client, row in zip(rows, np.sqrt(squares), strict=True)
+        }
+
+    def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
+        """Newcomers tell what everybody told, which counts when clusters are looked at again."""
+        new = [client for client in context.clients if client in set(newcomers)]
+        if clusters.state is None or not new:
+            return super().admit(clusters, new, context, ask)
+        known: Known = clusters.state
+        told = self.told(context.only(new), ask, "place")
+        enough = {client: one for client, one in told.items() if is_told_enough(one)}
+        placements = self.placed(clusters, enough)
+        largest = clusters.largest
+        for client in new:
+            place = placements[client].cluster if client in placements else largest
+            clusters = clusters.joined(client, place, context.initial)
+        shown = {
+            c: {"cluster": p.cluster, "distances": dict(p.distances), "confidence": p.confidence}
+            for c, p in placements.items()
+        }
+        ask.record("placements", **ask.records.get("placements", {}), **shown)
+        state = replace(known, told={**known.told, **enough}, newcomers=known.newcomers + len(enough))
+        unassigned = tuple(sorted({*clusters.unassigned, *new} - set(told)))  # who has one row stays where it is
+        return replace(clusters, unassigned=unassigned, state=state)
+
+
+def placement(near: Mapping[int, float], measure: str, limit: float) -> Placement:
+    """In the nearest cluster, unless that is beyond the limit; sure by how much farther the next one is."""
+    order = sorted(near.values())
+    sure = 1 - order[0] / max(order[1], 1e-12) if len(order) > 1 else None
+    return Placement(nearest(near) if order[0] <= limit else None, near, measure, limit, sure)
+
+
+def most_common(values: Iterable[int]) -> int:
+    found, counts = np.unique(list(values), return_counts=True)
+    return int(found[counts.argmax()])
+
+
+def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tuple[np.ndarray, float, list[int]]:
+    """How far some clients are from each cluster's mean, free of the halves' noise; and how far members may be."""
+    homes = clusters.cluster_of
+    clients = [client for client in known.told if client in homes and client not in told]
+    everybody = Statistics.of([known.told[c] for c in clients])
+    theirs = Statistics.of(list(told.values()))
+    members = sorted({homes[client] for client in clients})
+    squares, own = np.zeros((len(told), len(members))), np.zeros((len(clients), len(members)))
+    for view in known.views:
+        seen = [s.labels() if view == "labels" else s.features(everybody.means()) for s in (everybody, theirs)]
+        (a, b), (x, y) = (positions(one, known.pictures[view], known.weights[view]) for one in seen)
+        scale = max(float(((a - a.mean(0)) * (b - b.mean(0))).sum()), 1e-300)
+        for place, cluster in enumerate(members):
+            inside = [number for number, client in enumerate(clients) if homes[client] == cluster]
+            centre = (a[inside].mean(0) + b[inside].mean(0)) / 2
+            squares[:, place] += ((x - centre) * (y - centre)).sum(1) / scale * len(clients)
+            own[:, place] += ((a - centre) * (b - centre)).sum(1) / scale * len(clients)
+    at_home = [row[members.index(homes[client])] for client, row in zip(clients, own, strict=True)]
+    limit = ROOM * float(np.sqrt(max(max(at_home, default=0.0), 1e-3)))
+    return np.sqrt(np.maximum(squares, 0.0)), limit, members
+
+
+def record(found: Evidence, clients: list[str], ask: Ask) -> None:
+    """Everything that was decided, and by what."""
+    looks = [
+        {
+            "view": view,
+            "picture": look.picture,
+            "p": look.p,
+            "z": dict(look.z),
+            "weights": dict(look.weights),
+            "reliability": look.reliability,
+            "clusters": look.n_clusters,
+            "clearness": look.clearness,
+            "explained": dict(look.explained),
+            "usual": dict(look.usual),
+            "steps": [[step.n_clusters, step.beyond, step.needed, step.p] for step in look.steps],
+        }
+        for view, look in found.looks.items()
+    ]
+    told = {"why": found.why, "p": found.p, "views": list(found.views), "clusters": found.n_clusters}
+    ask.record("groups", **told, looks=looks, clients=clients, labels=found.labels, margins=found.margins)
+    shown = found.looks[found.views[0]] if found.views else max(found.looks.values(), key=lambda look: -look.p)
+    if len(shown.products):
+        squares = np.diag(shown.products)
+        apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * shown.products, 0.0))
+        measure = f"distance of {shown.picture if found.views and found.views[0] == 'labels' else 'features'}"
+        ask.record("proximity", matrix=apart, clients=clients, measure=measure)
+        ask.record("dendrogram", merges=shown.merges, clients=clients, linkage="ward", labels=found.labels)

@@ -1,0 +1,205 @@
+"""What to do with a run that has ended: predictions for new rows, and its models in forms that others read."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedclade.api import load
+from fedclade.clients.objective import Objective
+from fedclade.data import DataOptions, Preprocessing
+from fedclade.data.own.files import read_rows
+from fedclade.data.own.given import is_frame, rows_as_numbers
+from fedclade.data.own.tables import Table, columns_of
+from fedclade.errors import FedcladeError, listed
+from fedclade.methods import Method
+from fedclade.models.weights import load as load_weights
+from fedclade.result import Result
+from fedclade.runs.record import recorded_settings
+from fedclade.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+    from torch import nn
+
+FORMATS = ("safetensors", "torchscript", "onnx")
+CHUNK = 1000  # rows in one forward pass
+
+
+def predict(
+    path: Path | str,
+    client: str,
+    data: Any,
+    *,
+    model: Any = None,
+    method: Method | None = None,
+    task: Any = None,
+) -> "pd.DataFrame":
+    """What the model that serves a client says of new rows: a row each, with probabilities or amounts.
+
+    `data` are a file as clients have them, a DataFrame or an array; labels in it are passed over. `model`, `method` and
+    `task` are needed where the run was given them in Python.
+    """
+    import pandas as pd
+
+    result = load(path)
+    settings = recorded_settings(result.record, path, method, task)
+    x = _rows(data, result, settings.reading)
+    if list(x.shape[1:]) != result.record["input_shape"]:
+        raise FedcladeError(f"rows have shape {x.shape[1:]}, those of the run {tuple(result.record['input_shape'])}")
+    network = _with_model(result, settings, model).model_for(client)
+    outputs = [_outputs(network, x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)]
+    return pd.DataFrame(_columns(np.concatenate(outputs), settings.task, result.record["classes"]))
+
+
+def _with_model(result: Result, settings: Settings, model: Any) -> Result:
+    """The run with its networks, where these were given in Python."""
+    if model is None:
+        return Result(result.folder, method=settings.method)
+    from fedclade.assembly import make_networks
+
+    record = result.record
+    shape = tuple(record["input_shape"])
+    networks = make_networks(settings, model, record["clients"], shape, len(record["classes"]))
+    return Result(result.folder, networks, settings.method)
+
+
+def _rows(data: Any, result: Result, options: DataOptions) -> np.ndarray:
+    """New rows as the run's networks take them."""
+    where = f"{data}" if isinstance(data, str | Path) else "the rows"
+    if isinstance(data, str | Path):
+        data = read_rows(Path(data).expanduser(), options)
+    elif is_frame(data):
+        data = Table.of_frame(data)
+    known = result.record.get("preprocessing")
+    if not isinstance(data, Table):
+        x = rows_as_numbers(data, where, options)
+        return _scaled_array(x, known and Preprocessing.model_validate(known), where)
+    if known is None:
+        raise FedcladeError(f"{where}: it is a table, but the clients of the run have arrays: give an .npz with x")
+    preprocessing = Preprocessing.model_validate(known)
+    _check_scaling(preprocessing)
+    missing = [name for name in preprocessing.columns if name not in data.names]
+    if missing:
+        raise FedcladeError(
+            f"{where}: it lacks the column {missing[0]!r}: the run needs {listed(preprocessing.columns)}"
+        )
+    numbers, texts = ([each.name for each in kind] for kind in (preprocessing.numbers, preprocessing.texts))
+    columns = columns_of(data, numbers, texts, where)
+    return preprocessing.apply(columns, None, lambda row: f"{where}: row {row}")
+
+
+def _check_scaling(preprocessing: Preprocessing) -> None:
+    if preprocessing.scaling == "client":
+        raise FedcladeError("each client of this run scales by its own rows: only it can predict")
+
+
+def _scaled_array(x: np.ndarray, preprocessing: Preprocessing | None, where: str) -> np.ndarray:
+    from fedclade.data.preprocessing import Columns
+
+    if preprocessing is None:
+        return x
+    _check_scaling(preprocessing)
+    if x.shape[1] != len(preprocessing.numbers):
+        raise FedcladeError(f"{where}: {x.shape[1]} features, but the run has {listed(preprocessing.columns)}")
+    return preprocessing.apply(Columns(x, {}), None, lambda row: f"{where}: row {row}")
+
+
+def _outputs(network: "nn.Module", rows: np.ndarray) -> np.ndarray:
+    import torch
+
+    from fedclade.clients.networks import as_inputs
+    from fedclade.models import row_type
+
+    with torch.no_grad():
+        return network(as_inputs(torch.from_numpy(np.ascontiguousarray(rows)), row_type(network))).float().numpy()
+
+
+def _columns(outputs: np.ndarray, task: Objective, classes: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    if outputs.ndim == 3:  # what comes after the whole row
+        outputs = outputs[:, :, -1]
+    told = task.predictions(torch.from_numpy(outputs)).numpy()
+    names = np.array(classes, dtype=object)
+    if task.labels == "numbers":
+        return {str(name): told[:, place] for place, name in enumerate(names)}
+    chances = {f"probability of {name}": told[:, place] for place, name in enumerate(names)}
+    if task.labels == "classes":
+        return {"prediction": names[told.argmax(1)], **chances}
+    if task.labels == "sets":
+        return {"prediction": [";".join(names[row > 0.5]) for row in told], **chances}
+    return {f"output {name}": told[:, place] for place, name in enumerate(names)}
+
+
+def export(path: Path | str, form: str, out: Path | str | None = None, *, model: Any = None) -> list[Path]:
+    """Write every cluster's model in a form that others read, and beside them what their inputs and outputs are.
+
+    Models in `torchscript` and `onnx` put out what people read: probabilities, or amounts in their unit. Inputs are
+    features as `about.json` says they are made.
+    """
+    if form not in FORMATS:
+        raise FedcladeError(f"format {form!r}: choose one of {listed(FORMATS)}")
+    result = load(path)
+    settings = recorded_settings(result.record, path)
+    place = Path(out) if out is not None else result.path / "exported"
+    place.mkdir(parents=True, exist_ok=True)
+    result = _with_model(result, settings, model)
+    written = []
+    for cluster, members in result.clusters.items():
+        target = place / f"cluster-{cluster}.{'pt' if form == 'torchscript' else form}"
+        if form == "safetensors":
+            shutil.copyfile(result.path / "models" / f"cluster-{cluster}.safetensors", target)
+        else:
+            network = load_weights(result.network_of(members[0]), result.state_of_clusters.models[cluster]).eval()
+            _write(network, settings.task, result.record["input_shape"], settings.reading, form, target)
+        written.append(target)
+    about = {name: result.record.get(name) for name in ("input_shape", "classes", "columns", "preprocessing", "task")}
+    text = json.dumps({**about, "clusters": {str(k): v for k, v in result.clusters.items()}}, indent=2)
+    (place / "about.json").write_text(text, encoding="utf-8")
+    return [*written, place / "about.json"]
+
+
+def _write(
+    network: "nn.Module", task: Objective, shape: Sequence[int], options: DataOptions, form: str, target: Path
+) -> None:
+    import warnings
+
+    import torch
+    from torch import nn
+
+    from fedclade.models import row_type
+
+    class Served(nn.Module):
+        """A network and what makes its outputs readable."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, rows: "torch.Tensor") -> "torch.Tensor":
+            return task.predictions(self.network(rows))
+
+    kind = torch.int64 if options.rows == "tokens" else row_type(network)
+    example, served = torch.zeros(2, *shape, dtype=kind), Served().eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        if form == "torchscript":
+            torch.jit.save(torch.jit.trace(served, example), str(target))
+            return
+        try:
+            import onnx  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+        except ImportError:
+            raise FedcladeError("onnx needs a package: pip install 'fedclade[onnx]'") from None
+        axes = {"rows": {0: "rows"}, "predictions": {0: "rows"}}
+        torch.onnx.export(
+            served, (example,), str(target), input_names=["rows"], output_names=["predictions"], dynamic_axes=axes,
+            dynamo=False,
+        )  # fmt: skip
+
+
+__all__ = ["export", "predict"]

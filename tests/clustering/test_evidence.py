@@ -1,0 +1,171 @@
+"""Evidence from halves: clients that are alike stay together, planted groups are found, continuous variety is none."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedclade.clustering.evidence import Evidence, counts_differ, explained, find_groups, margins_of
+from fedclade.clustering.scores import adjusted_rand
+from fedclade.clustering.views import Statistics, Told
+
+N_CLASSES, SIZE = 5, 12
+
+
+def told(random: np.random.Generator, rows: int, shares: np.ndarray, shift: np.ndarray) -> Told:
+    """What a client says whose rows are drawn from these shares of classes and shifted by this much."""
+    labels = random.choice(N_CLASSES, rows, p=shares)
+    centres = np.random.default_rng(0).normal(size=(N_CLASSES, SIZE))
+    x = centres[labels] + shift + random.normal(size=(rows, SIZE))
+    marks = np.eye(N_CLASSES)[labels]
+    halves = [slice(None, rows // 2), slice(rows // 2, None)]
+    return {
+        "counts": np.stack([marks[half].sum(0) for half in halves]),
+        "features": np.stack([marks[half].T @ x[half] for half in halves]),
+    }
+
+
+def evidence(clients: list[Told], seed: int = 0, **options: float) -> Evidence:
+    return find_groups(Statistics.of(clients).views(), seed, n_permutations=299, n_clouds=99, beta=0.01, **options)
+
+
+EQUAL, STILL = np.full(N_CLASSES, 1 / N_CLASSES), np.zeros(SIZE)
+ROWS: dict[str, Callable[[np.random.Generator], int]] = {
+    "the same number of rows": lambda random: 60,
+    "very unlike numbers of rows": lambda random: int(np.exp(random.uniform(np.log(8), np.log(600)))),
+}
+
+
+@pytest.mark.parametrize("rows", list(ROWS))
+@pytest.mark.parametrize(("n_clients", "seeds"), [(4, 100), (10, 100), (30, 60), (100, 30), (300, 15)])
+def test_clients_that_are_alike_are_hardly_ever_split(rows: str, n_clients: int, seeds: int) -> None:
+    splits = 0
+    for seed in range(seeds):
+        random = np.random.default_rng([seed, n_clients])
+        shares = random.dirichlet(np.full(N_CLASSES, 2.0))
+        found = evidence([told(random, ROWS[rows](random), shares, STILL) for _ in range(n_clients)], seed)
+        splits += found.n_clusters > 1
+    assert splits <= max(0.05 * seeds, 1)
+
+
+@pytest.mark.parametrize("rows", list(ROWS))
+@pytest.mark.parametrize("n_clients", [12, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_by_labels_and_by_features_are_found(rows: str, n_clients: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    truth = np.arange(n_clients) % 3
+    shares = np.array([[0.45, 0.45, 0.04, 0.03, 0.03], [0.04, 0.03, 0.45, 0.45, 0.03], [0.1, 0.1, 0.05, 0.05, 0.7]])
+    shifts = 2 * random.normal(size=(3, SIZE))
+    n_rows = [max(ROWS[rows](random), 60) for _ in truth]
+    by_labels = evidence([told(random, n, shares[g], STILL) for n, g in zip(n_rows, truth, strict=True)], seed)
+    assert adjusted_rand(truth, by_labels.labels) == 1
+    assert by_labels.views == ("labels",)
+    by_features = evidence([told(random, n, EQUAL, shifts[g]) for n, g in zip(n_rows, truth, strict=True)], seed)
+    assert adjusted_rand(truth, by_features.labels) == 1
+    assert by_features.views == ("features",)
+    assert by_features.p < 0.02
+    assert (by_features.margins > 0.3).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_in_features_are_found_beneath_labels_that_vary(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    truth = np.arange(20) % 2
+    shifts = 1.5 * random.normal(size=(2, SIZE))
+    clients = [told(random, 150, random.dirichlet(np.ones(N_CLASSES)), shifts[g]) for g in truth]
+    found = evidence(clients, seed)
+    assert adjusted_rand(truth, found.labels) == 1
+    assert found.views == ("features",)
+
+
+def test_groups_of_both_kinds_at_once() -> None:
+    random = np.random.default_rng(1)
+    kind, side = np.arange(32) % 2, np.arange(32) // 2 % 2
+    shares = np.array([[0.5, 0.5, 0, 0, 0], [0, 0, 0.4, 0.3, 0.3]])
+    shifts = 2 * random.normal(size=(2, SIZE))
+    found = evidence([told(random, 100, shares[k], shifts[s]) for k, s in zip(kind, side, strict=True)])
+    assert adjusted_rand(2 * kind + side, found.labels) == 1
+    assert set(found.views) == {"labels", "features"}
+
+
+def test_variety_without_groups_is_told_from_groups() -> None:
+    split = 0
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        clients = [told(random, 150, random.dirichlet(np.ones(N_CLASSES)), random.normal(size=SIZE)) for _ in range(24)]
+        found = evidence(clients, seed)
+        assert found.p < 0.02  # they do differ
+        split += found.n_clusters > 1
+    assert split <= 2
+
+
+def test_a_class_that_half_of_the_clients_lack_is_seen_although_shares_vary() -> None:
+    """Inside groups shares vary from client to client: only which classes are there tells them apart."""
+    scores = []
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        truth = np.arange(20) % 2
+        held = [np.array([1, 1, 1, 0, 0]), np.array([0, 0, 1, 1, 1])]
+        clients = [told(random, 200, mixed(random, held[g]), STILL) for g in truth]
+        scores.append(adjusted_rand(truth, evidence(clients, seed).labels))
+    assert np.mean(scores) > 0.6
+
+
+def mixed(random: np.random.Generator, held: np.ndarray) -> np.ndarray:
+    weights = held * random.standard_exponential(len(held))
+    return np.asarray(weights / weights.sum())
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(0, 3))
+def test_anything_that_clients_tell_gives_a_partition(seed: int, n_clients: int, empty: int) -> None:
+    random = np.random.default_rng(seed)
+    clients = [told(random, int(random.integers(2, 30)), EQUAL, STILL) for _ in range(n_clients)]
+    for client in clients[:empty]:
+        client["features"][:] = 0  # type: ignore[index]
+    found = evidence(clients, seed)
+    assert found.labels.shape == found.margins.shape == (n_clients,)
+    assert set(found.labels) == set(range(found.n_clusters))
+    again = evidence(clients, seed)
+    assert (again.labels == found.labels).all()
+    assert again.p == found.p
+
+
+def test_the_order_of_clients_hardly_matters() -> None:
+    random = np.random.default_rng(3)
+    truth = np.arange(18) % 3
+    shifts = 2 * random.normal(size=(3, SIZE))
+    clients = [told(random, 80, EQUAL, shifts[g]) for g in truth]
+    order = random.permutation(18)
+    one, other = evidence(clients), evidence([clients[place] for place in order])
+    assert adjusted_rand(one.labels[order], other.labels) == 1
+
+
+def test_counts_of_equal_margins_are_the_null() -> None:
+    random = np.random.default_rng(0)
+    same = np.array([[20, 30, 50]] * 6)
+    other = np.array([[20, 30, 50]] * 3 + [[50, 30, 20]] * 3)
+    assert counts_differ(same, random, 199) == 1.0
+    assert counts_differ(other, random, 199) == 1 / 200
+    assert counts_differ(np.array([[5, 0], [7, 0]]), random, 99) == 1.0  # one class only
+
+
+def test_what_is_explained_is_free_of_noise() -> None:
+    """Noise that is independent in both halves adds nothing on average; clusters of equal members explain all."""
+    values = []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        centres = random.normal(size=(2, 30))
+        labels = np.arange(12) % 2
+        a, b = (centres[labels] + random.normal(size=(12, 30)) for _ in "ab")
+        a, b = a - a.mean(0), b - b.mean(0)
+        values.append(explained(a @ b.T, labels))
+    assert abs(np.mean(values) - 1) < 0.1
+
+
+def test_margins_by_hand() -> None:
+    points = np.array([[0.0], [2.0], [10.0], [12.0]])
+    margins = margins_of(points @ points.T, np.array([0, 0, 1, 1]))
+    assert margins == pytest.approx([1 - 1 / 11, 1 - 1 / 9, 1 - 1 / 9, 1 - 1 / 11])

@@ -1,0 +1,98 @@
+"""Predictions for new rows and exported models say what the run's own models say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import fedclade
+from expect import refused
+from fedclade.cli import app
+from synthetic import planted
+from test_tasks import a_run
+
+
+@pytest.fixture(scope="module")
+def prices(tmp_path_factory: pytest.TempPathFactory) -> fedclade.Result:
+    folder = tmp_path_factory.mktemp("prices")
+    return a_run("regression", folder, out=folder / "run", rounds=6)
+
+
+def test_amounts_are_predicted_in_their_unit(prices: fedclade.Result, tmp_path: Path) -> None:
+    file = prices.path.parent / "towns" / "town-1.csv"
+    told = CliRunner().invoke(app, ["predict", str(prices.path), str(file), "--client", "town-1", "--out", "p.csv"])
+    Path("p.csv").rename(tmp_path / "p.csv")
+    assert "45 predictions by the model of town-1" in told.output
+    found, table = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(file)
+    held_out = pd.read_parquet(prices.path / "held_out.parquet").query("client == 'town-1'")["row"]
+    errors = (found["price"] - table["price"])[held_out]
+    assert np.sqrt((errors**2).mean()) == pytest.approx(prices.last("rmse")["town-1"], rel=1e-3)
+    without_labels = fedclade.predict(prices.path, "town-1", table.drop(columns="price"))
+    np.testing.assert_allclose(without_labels["price"], found["price"], rtol=1e-5)
+    refused(lambda: fedclade.predict(prices.path, "town-1", table.drop(columns="size")), "column 'size'")
+    refused(lambda: fedclade.predict(prices.path, "town-9", table), "no client 'town-9'")
+    refused(lambda: fedclade.predict(prices.path, "town-1", tmp_path / "none.csv"), "none.csv")
+    refused(lambda: fedclade.predict(prices.path, "town-1", np.ones((2, 2))), "2 features")
+
+
+def test_classes_and_sets_come_with_probabilities(tmp_path: Path) -> None:
+    federation = planted()
+    result = fedclade.run(federation, rounds=3, workers=1, out=tmp_path / "run", model="mlp")
+    rows = federation.x[federation["c1"].test]
+    found = fedclade.predict(result.path, "c1", rows)
+    right = np.array(federation.classes)[federation.y[federation["c1"].test]]
+    assert (found["prediction"] == right).mean() == pytest.approx(result.last("accuracy")["c1"])
+    np.testing.assert_allclose(found.drop(columns="prediction").sum(axis=1), 1, rtol=1e-5)
+    sets = a_run("multilabel", tmp_path, out=tmp_path / "sets", rounds=6)
+    told = fedclade.predict(sets.path, "town-0", tmp_path / "towns" / "town-0.csv")
+    named = [
+        ";".join(name for name in ("garden", "garage") if row[f"probability of {name}"] > 0.5)
+        for _, row in told.iterrows()
+    ]
+    assert list(told["prediction"]) == named
+
+
+def outputs_of(path: Path, rows: np.ndarray) -> Any:
+    if path.suffix == ".pt":
+        return torch.jit.load(str(path))(torch.from_numpy(rows)).detach().numpy()
+    reference = pytest.importorskip("onnx.reference")
+    return reference.ReferenceEvaluator(str(path)).run(None, {"rows": rows})[0]
+
+
+@pytest.mark.parametrize("form", ["torchscript", "onnx"])
+def test_exported_models_say_the_same(form: str, prices: fedclade.Result, tmp_path: Path) -> None:
+    if form == "onnx":
+        pytest.importorskip("onnx")
+    written = fedclade.export(prices.path, form, tmp_path / form)
+    about = json.loads(written[-1].read_text())
+    made = {each["name"]: each for each in about["preprocessing"]["numbers"]}
+    table = pd.read_csv(prices.path.parent / "towns" / "town-1.csv")
+    features = np.stack([(table[name] - made[name]["mean"]) / made[name]["std"] for name in made], 1).astype(np.float32)
+    path = next(p for p in written if p.stem == f"cluster-{prices.cluster_of('town-1')}")
+    expected = fedclade.predict(prices.path, "town-1", table)["price"]
+    np.testing.assert_allclose(outputs_of(path, features)[:, 0], expected, rtol=1e-4)
+
+
+def test_formats(prices: fedclade.Result, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    written = fedclade.export(prices.path, "safetensors", tmp_path / "plain")
+    assert load_file(written[0])
+    refused(lambda: fedclade.export(prices.path, "pickle"), "format 'pickle'", "torchscript")
+
+
+def test_models_given_in_python_must_be_given_again(tmp_path: Path) -> None:
+    def net(n_classes: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, n_classes))
+
+    federation = planted()
+    fedclade.run(federation, rounds=1, workers=1, model=net, out=tmp_path / "run")
+    refused(lambda: fedclade.predict(tmp_path / "run", "c0", federation.x[:3]), "model was given in Python")
+    assert len(fedclade.predict(tmp_path / "run", "c0", federation.x[:3], model=net)) == 3
+    assert fedclade.export(tmp_path / "run", "torchscript", tmp_path / "out", model=net)

@@ -1,0 +1,100 @@
+"""What serves clients: any method can be fine-tuned or picked; rows are held out until models are judged, then used."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedclade
+from fedclade.clients.tasks import Train, Try
+from fedclade.methods.base import RoundContext
+from fedclade.serving import Pick, picks
+from harness import contents
+from synthetic import planted
+
+TRAINING = {"local_epochs": 1, "batch_size": 8, "learning_rate": 0.05, "momentum": 0.5}
+
+
+def run(out: Path, method: str = "fedavg", rounds: int = 5, **settings: object) -> fedclade.Result:
+    given = {"model": "mlp", "training": TRAINING, "workers": 1, "seed": 1, "method": method} | settings
+    return fedclade.run(planted(n_clients=6, n_groups=2, rows=60), rounds=rounds, out=out, **given)
+
+
+def test_picks_are_shrunk_to_what_is_best_for_all() -> None:
+    table = np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.9], [9.0, 1.0]])
+    rows = np.full(4, 20.0)
+    assert picks(table, rows, 0.0) == [0, 0, 1, 1]  # everybody for itself
+    everybody = table.mean(axis=0)
+    by_hand = [int(np.argmin((20 * own + 100 * everybody) / 120)) for own in table]
+    assert picks(table, rows, 100.0) == by_hand
+    assert picks(table[:3], rows[:3], 100.0) == [0, 0, 0]
+    missing = np.array([[1.0, 2.0], [np.nan, np.nan]])
+    assert picks(missing, np.array([5.0, 5.0]), 10.0) == [0, 0]
+
+
+def test_rows_are_held_out_until_models_are_judged(tmp_path: Path) -> None:
+    context = RoundContext((), np.zeros(1), None, None, 0, rounds=10)  # type: ignore[arg-type]
+    from dataclasses import replace
+
+    pick = Pick()
+    assert [pick.spare(replace(context, round=r)) for r in (0, 1, 9, 10)] == [0.2, 0.2, 0.2, 0.0]
+    result = run(tmp_path, serving="pick", rounds=10)
+    assert result.summary["accuracy"]["clients"] == 6
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca", "ditto", "fedper", "local", "clade", "fedstack"])
+def test_every_method_can_be_served_by_picking(tmp_path: Path, method: str) -> None:
+    result = run(tmp_path, method, serving="pick", **({"model": None} if method == "fedstack" else {}))
+    assert result.summary["accuracy"]["clients"] == 6
+    if method != "fedstack":  # its models read what others put out, and are left as they are
+        assert set(result.state_of_clusters.choices) == {f"c{k}" for k in range(6)}
+
+
+def test_fine_tuned_models_are_what_evaluation_and_readers_see(tmp_path: Path) -> None:
+    plain, tuned = run(tmp_path / "plain"), run(tmp_path / "tuned", serving={"name": "fine-tune", "epochs": 8})
+    name = "c0"
+    assert tuned.served(name).start == "served"
+    assert not plain.served(name).start
+    assert not np.array_equal(tuned.weights_for(name), plain.weights_for(name))
+    cluster = tuned.state_of_clusters.model_of(name)
+    assert np.array_equal(cluster, plain.state_of_clusters.model_of(name))  # the rounds are the same
+    assert tuned.summary["accuracy"]["mean"] > plain.summary["accuracy"]["mean"] + 0.1
+    assert fedclade.load(tuned.path).record["settings"]["serving"] == {"name": "fine-tune", "epochs": 8}
+
+
+@pytest.mark.parametrize("method", ["clade", "fedavg"])
+def test_stopped_runs_go_on_as_if_nothing_had_happened(tmp_path: Path, method: str) -> None:
+    whole = run(tmp_path / "whole", method, serving="pick", rounds=6)
+    from fedclade.runs.folder import RunFolder
+
+    def stop(progress: object) -> None:
+        if progress.round == 5:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "part", method, serving="pick", rounds=6, on_round=stop)
+    assert RunFolder(tmp_path / "part").last_checkpoint() is not None
+    part = fedclade.resume(tmp_path / "part", data=planted(n_clients=6, n_groups=2, rows=60), workers=1)
+    for client in whole.history["client"].unique():
+        assert np.array_equal(whole.weights_for(client), part.weights_for(client))
+    assert contents(part.path) == contents(whole.path)
+
+
+def test_workers_make_no_difference(tmp_path: Path) -> None:
+    one, two = (run(tmp_path / str(n), "clade", workers=n, rounds=3) for n in (1, 2))
+    for client in one.history["client"].unique():
+        assert np.array_equal(one.weights_for(client), two.weights_for(client))
+
+
+def test_tasks_travel() -> None:
+    from fedclade.clients.messages import pack, unpack
+    from fedclade.clients.tasks import Evaluate
+    from fedclade.codec import Packet
+    from harness import TWO
+
+    task = Try(Evaluate(np.ones(4, np.float32)), (0, 1), 0.2, (np.zeros(4, np.float32),), 3)
+    back = unpack(Packet.from_bytes(pack(task, TWO).to_bytes()))
+    assert back.epochs == (0, 1)
+    assert back.alone == 3
+    assert np.array_equal(back.model.weights, task.model.weights)
+    assert isinstance(Train(), Train)
