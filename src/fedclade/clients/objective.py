@@ -3,21 +3,23 @@
 A further task is a class here and a line in `OBJECTIVES`; the run's setting `task` chooses it.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, PositiveFloat, field_serializer, field_validator
-from torch import Tensor, nn
-from torch.nn import functional
 
 from fedclade.data.options import LabelKind, RowKind
 from fedclade.errors import FedcladeError, imported, listed, unknown
+
+if TYPE_CHECKING:  # settings and lists of methods need not wait for torch
+    from torch import Tensor
 
 Link = Literal["softmax", "sigmoid", "identity"]
 IN_PYTHON = "own"  # what a record says of functions without a name
@@ -126,7 +128,7 @@ class Objective(BaseModel):
         """Outputs as people read them: probabilities, or amounts."""
         return outputs
 
-    def fitted(self, statistics: Sequence[Mapping[str, np.ndarray]]) -> "Objective":
+    def fitted(self, statistics: Sequence[Mapping[str, np.ndarray]]) -> Objective:
         """The task as a run works with it, from statistics of all clients' labels (`label_statistics`)."""
         return self
 
@@ -148,10 +150,14 @@ class Classification(Objective):
         return ACCURACY, *shares, Metric("loss", "log loss", higher=False)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         losses = functional.cross_entropy(outputs, targets, reduction="none")
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
     def mean_loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        from torch.nn import functional
+
         return (
             functional.cross_entropy(outputs, targets)
             if weights is None
@@ -189,7 +195,7 @@ class Classification(Objective):
         return value
 
     def notes(self, outputs: Tensor) -> Tensor:
-        return outputs.argmax(1).to(torch.int32)
+        return outputs.argmax(1).int()
 
     def measure(self, losses: np.ndarray, notes: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         found, wanted = notes.ravel(), targets.ravel()
@@ -249,7 +255,7 @@ class Regression(Objective):
         errors = Metric("rmse", "RMSE", higher=False), Metric("mae", "MAE", higher=False)
         return *errors, Metric("r2", "R2"), LOSS
 
-    def fitted(self, statistics: Sequence[Mapping[str, np.ndarray]]) -> "Regression":
+    def fitted(self, statistics: Sequence[Mapping[str, np.ndarray]]) -> Regression:
         if self.scale is not None:
             return self
         count, mean, deviations = (
@@ -306,6 +312,8 @@ class MultiLabel(Objective):
         return *f1, Metric("exact_match", is_share=True), LOSS
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
         return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
 
     def notes(self, outputs: Tensor) -> Tensor:
@@ -369,6 +377,8 @@ class Own(Objective):
         return *(Metric(name, higher=name not in self.lower_is_better) for name in names), LOSS
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch import Tensor
+
         losses = _by_row(self.loss)(outputs, targets)
         if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != len(outputs):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -436,6 +446,8 @@ def path_of(function: Any) -> str:
 
 def _by_row(loss: Any) -> Callable[[Tensor, Tensor], Any]:
     """A loss that gives one number a row; torch's own give their mean unless told otherwise."""
+    from torch import nn
+
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         loss = copy.copy(loss)
         loss.reduction = "none"
