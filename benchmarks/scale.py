@@ -92,9 +92,11 @@ def one_run(count: int) -> tuple[float, float, int, float]:
 
 
 def runs(sizes: list[int]) -> Iterator[str]:
-    measured = [apart(one_run, size) for size in sizes]
-    for place, (size, (seconds, memory, files, disk)) in enumerate(zip(sizes, measured, strict=True)):
-        grows = f"power {power(sizes[: place + 1], [m[0] for m in measured]):.2f}" if place else ""
+    times: list[float] = []
+    for size in sizes:
+        seconds, memory, files, disk = apart(one_run, size)
+        times.append(seconds)
+        grows = f"power {power(sizes[: len(times)], times):.2f}" if len(times) > 1 else ""
         yield (
             f"| a run: {size:,} clients x 16 rows, MLP, 2 rounds of FedAvg, one process "
             f"| {seconds:.1f} s | {memory:.0f} MB, {files} files, {disk:.0f} MB on disk | {grows} |"

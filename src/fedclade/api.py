@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def run(
     data: Any = "digits",
     *,
-    method: str | Mapping[str, Any] | Method = "fedavg",
+    method: str | Mapping[str, Any] | Method | None = None,
     model: "str | Callable[..., nn.Module] | Sequence[str | Callable[..., nn.Module]] | None" = None,
     training: Training | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
@@ -56,7 +56,9 @@ def run(
     if out is not None:
         RunFolder(out).unused()  # known now, not after reading large data
     is_named = isinstance(data, str) or (isinstance(data, Mapping) and isinstance(data.get("name"), str))
-    named: dict[str, Any] = {"data": data if is_named else IN_PYTHON, "method": method}
+    named: dict[str, Any] = {"data": data if is_named else IN_PYTHON}
+    if method is not None:
+        named["method"] = method
     named["model"] = None if model is None else model_name(specs_of(model))
     if training is not None:
         named["training"] = training

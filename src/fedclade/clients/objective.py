@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, field_serializer, fie
 from fedclade.data.options import LabelKind, RowKind
 from fedclade.errors import FedcladeError, imported, listed, unknown
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # settings and lists of methods need not wait for torch
     from torch import Tensor
 
 Link = Literal["softmax", "sigmoid", "identity"]

@@ -23,9 +23,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
-from scipy.stats import random_table
 
 from fedclade.clustering.labels import in_order
 
@@ -265,6 +262,8 @@ def counts_differ(counts: np.ndarray, random: np.random.Generator, n: int) -> fl
         return 1.0
     rows, columns = table.sum(axis=1), table.sum(axis=0)
     expected = np.outer(rows, columns) / rows.sum()
+    from scipy.stats import random_table
+
     drawn = random_table(rows, columns, seed=random).rvs(size=n)
     seen, null = (((one - expected) ** 2 / expected).sum(axis=(-2, -1)) for one in (table, drawn))
     return float((1 + (null >= seen * (1 - 1e-12)).sum()) / (n + 1))
@@ -326,6 +325,9 @@ def ward(products: np.ndarray) -> np.ndarray:
     squares = np.diag(products)
     distances = np.sqrt(np.maximum(squares[:, None] + squares - products - products.T, 0.0))
     np.fill_diagonal(distances, 0.0)
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     return linkage(squareform(distances, checks=False), "ward")
 
 
@@ -335,6 +337,8 @@ def gains(tree: np.ndarray) -> np.ndarray:
 
 
 def cut(tree: np.ndarray, k: int) -> np.ndarray:
+    from scipy.cluster.hierarchy import fcluster
+
     return in_order(fcluster(tree, k, "maxclust"))
 
 
