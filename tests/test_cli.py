@@ -140,11 +140,11 @@ def test_it_is_a_module_too_and_bears_a_reader_that_leaves() -> None:
 
 
 def test_run_shows_rounds_and_a_table_and_keeps_a_folder(invoke: Invoke, finished: Path) -> None:
-    result = invoke("run", *SMALL, "--rounds", 1)
+    result = invoke("run", *SMALL, "--method", "fedavg", "--rounds", 1)
     assert result.exit_code == 0
     assert re.search(r"^round 1/1  accuracy 0\.\d{3}  clusters 1  up [\d.]+ kB  down [\d.]+ kB$", result.stderr, re.M)
     (folder,) = Path("runs").iterdir()
-    assert re.fullmatch(r"digits-clade-0-\d{8}-\d{6}", folder.name)
+    assert re.fullmatch(r"digits-fedavg-0-\d{8}-\d{6}", folder.name)
     assert str(folder) in result.stdout
     shown = invoke("show", finished).stdout
     assert "fedclust on digits (label-groups:2): 6 clients, model mlp, seed 0" in shown

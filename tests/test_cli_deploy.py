@@ -85,7 +85,7 @@ def test_without_flower_all_else_works_and_one_line_says_what_to_install() -> No
         "pip install 'fedclade[flower-sim]'",
         "pip install 'fedclade[flower]'",
     ]
-    assert lines[3].startswith("<Result of fedavg")
+    assert lines[3].startswith("<Result of clade")
 
 
 def test_certificates_hold_for_the_hosts_and_for_the_server_itself(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_client_that_takes_its_worker_down_fails_alone(tmp_path: Path, federat
 def test_a_bad_update_is_left_out_and_named(federation: Federation) -> None:
     """A learning rate that explodes for the client with huge rows only."""
     federation.x[federation["c3"].train] *= np.float32(1e30)
-    result = fedclade.run(federation, model="mlp", training=TRAINING, rounds=2, workers=1)
+    result = fedclade.run(federation, method="fedavg", model="mlp", training=TRAINING, rounds=2, workers=1)
     history = result.history
     failed = history[history["failure"] != ""]
     assert set(failed["client"]) == {"c3"}

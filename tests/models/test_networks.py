@@ -113,7 +113,8 @@ def test_chains_are_plain(name: str, shape: tuple[int, ...]) -> None:
 def test_a_network_fits_exactly_where_it_says(shape: tuple[int, ...]) -> None:
     for name, info in models().items():
         if info.fits(shape):
-            assert make(name, shape, 3)(torch.rand(4, *shape)).shape == (4, 3)
+            rows = torch.rand(4, *shape) if info.input != "tokens" else torch.zeros(4, *shape, dtype=torch.int64)
+            assert make(name, shape, 3)(rows).shape[:2] == (4, 3)
         else:
             with pytest.raises(FedcladeError, match=f"model '{name}' takes {info.wants}, not .*: choose one of .*mlp"):
                 make(name, shape, 3)
@@ -123,9 +124,12 @@ def test_a_network_fits_exactly_where_it_says(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", list(models()))
 def test_gradients_reach_every_parameter(name: str) -> None:
-    shape = (3, 16, 16) if models()[name].input == "images" else (6, 40)
+    shape = {"images": (3, 16, 16), "tokens": (7,)}.get(models()[name].input, (6, 40))
     model = make(name, shape, 5)
-    nn.functional.cross_entropy(model(torch.randn(3, *shape)), torch.tensor([0, 1, 2])).backward()
+    rows = torch.randn(3, *shape) if models()[name].input != "tokens" else torch.ones(3, *shape, dtype=torch.int64)
+    out = model(rows)
+    labels = torch.tensor([0, 1, 2]).reshape(3, *[1] * (out.ndim - 2)).expand(3, *out.shape[2:])
+    nn.functional.cross_entropy(out, labels).backward()
     assert all(value.grad is not None for value in model.parameters())
 
 
@@ -240,4 +244,4 @@ def test_the_registry_describes_every_network() -> None:
         assert info.name == name
         assert info.description
         assert info.paper
-        assert info.input in ("images", "windows", "windows or features", "any")
+        assert info.input in ("images", "windows", "windows or features", "any", "tokens")

@@ -20,8 +20,11 @@ def _chain(layers: Iterable[tuple[str, nn.Module]]) -> nn.Sequential:
 
 def _width_after(features: nn.Module, input_shape: Shape) -> int:
     """How many numbers a row has once it went through these layers."""
+    features.eval()  # batch statistics need more than one row, and are left alone
     with torch.no_grad():
-        return features(torch.zeros(1, *input_shape)).numel()
+        width = features(torch.zeros(1, *input_shape)).numel()
+    features.train()
+    return width
 
 
 def _with_dense(features: list[tuple[str, nn.Module]], input_shape: Shape, widths: Sequence[int]) -> nn.Sequential:
