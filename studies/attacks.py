@@ -132,7 +132,7 @@ def accuracy(folder: Path, settings: Settings, lie: Lie | None) -> float:
     if not run.is_finished:
         federation = clients_of(settings.seed, settings.data_dir)
         shape, n_classes = federation.input_shape, federation.n_classes
-        networks = make_networks(settings.method, settings.model, federation.names, shape, n_classes)
+        networks = make_networks(settings, settings.model, federation.names, shape, n_classes)
         if not (folder / "settings.json").exists():
             facts = {"groups": federation.groups, "classes": federation.classes, "input_shape": shape}
             record = run_record(settings, clients=federation.names, fingerprint="", split=federation.split, **facts)
@@ -181,7 +181,7 @@ def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
         "honest clients, of the models that serve them; the rule is the run's `aggregation`. A claim of 10^12 rows is "
         "refused by the bound on rows (`max_samples`), whatever the rule.\n",
     ]
-    worst: dict[str, float] = {}
+    worst: dict[str, tuple[float, str]] = {}
     for rule in RULES:
         rows = []
         for method in METHODS:
@@ -190,12 +190,14 @@ def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
             for attack in ATTACKS:
                 value = means[method, rule, attack]
                 row.append("diverged" if np.isnan(value) else f"{100 * value:.1f}")
-                worst[rule] = max(worst.get(rule, 0.0), base - (0.0 if np.isnan(value) else value))
+                loss = base - (0.0 if np.isnan(value) else value)
+                worst[rule] = max(worst.get(rule, (0.0, "")), (loss, f"{method}, {attack}"))
             rows.append(row)
         table = to_markdown([["method", *ATTACKS], *rows])
         parts.append(f"## {rule}\n\n{table}\n")
     lines = "\n".join(
-        f"- {rule}: at most {100 * loss:.1f} points below the mean without an attack" for rule, loss in worst.items()
+        f"- {rule}: at most {100 * loss:.1f} points below the mean without an attack ({where})"
+        for rule, (loss, where) in worst.items()
     )
     return "\n".join([*parts[:2], lines + "\n", *parts[2:]])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedclade.newcomers import Placed, place
     from fedclade.predicting import export, predict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each public name lives. They are imported when first used, so that `import fedclade` is fast.
 _HOMES = {

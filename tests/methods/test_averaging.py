@@ -5,6 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedclade.aggregation import Aggregation
+from fedclade.aggregation.geometric_median import GeometricMedian
+from fedclade.aggregation.median import Median
+from fedclade.aggregation.trimmed_mean import TrimmedMean
 from fedclade.ask import TrainedClients
 from fedclade.clients.tasks import Trained, Training
 from fedclade.errors import FedcladeError
@@ -48,6 +52,14 @@ def test_fednova_undoes_unlike_numbers_of_steps() -> None:
     model = np.zeros(1, np.float32)
     assert FedNova().normalised(model, trained, context()) == pytest.approx(-2.25)
     assert trained.combined(model) == pytest.approx(-2.5)
+
+
+@pytest.mark.parametrize("rule", [Median(), GeometricMedian(), TrimmedMean()], ids=lambda rule: type(rule).__name__)
+def test_fednova_believes_no_number_of_steps_under_a_robust_rule(rule: Aggregation) -> None:
+    honest = [-1.0, -1.1, -0.9, -1.0]
+    with_liar = TrainedClients(sent([*honest, -1.0], [1] * 5, [2] * 4 + [10**6]), {}, rule)
+    moved = FedNova().normalised(np.zeros(1, np.float32), with_liar, context())
+    assert -1.2 < moved[0] < -0.5
 
 
 def test_fedprox_asks_for_the_term() -> None:

@@ -15,7 +15,6 @@ from pydantic import Field
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Train
 from fedclade.methods.base import About, Clusters, Method, RoundContext
-from fedclade.models.weights import average
 
 
 class FedAvg(Method):
@@ -44,15 +43,19 @@ class FedNova(Method):
         return replace(clusters, models={0: self.normalised(clusters.models[0], trained, context)})
 
     def normalised(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
-        """The model moved along the combined direction of single steps, by as many steps as clients took on average."""
+        """The model moved along the combined direction of single steps, by as many steps as clients took on average.
+
+        All three are combined by the run's rule: a robust one must not believe a number of steps either.
+        """
+        rule, n = trained.rule, context.layout.n_parameters
         steps = np.array([effective_steps(a.steps, context.training.momentum) for a in trained.values()])
         share = np.array([a.n_samples for a in trained.values()], float)
         share /= share.sum()
         directions = ((model - a.weights) / max(step, 1e-12) for a, step in zip(trained.values(), steps, strict=True))
-        moved = model - float(share @ steps) * trained.rule.of(directions, share, np.zeros_like(model))
-        # Running statistics are averaged as they are: they are no result of gradient steps.
-        n = context.layout.n_parameters
-        moved[n:] = average((a.weights[n:] for a in trained.values()), share)
+        taken = float(rule.of((np.array([step]) for step in steps), share, np.zeros(1))[0])
+        moved = model - taken * rule.of(directions, share, np.zeros_like(model))
+        if n < len(model):  # running statistics are combined as they are: they are no result of gradient steps
+            moved[n:] = rule.of((a.weights[n:] for a in trained.values()), share, model[n:])
         return moved.astype(np.float32)
 
 
