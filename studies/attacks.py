@@ -199,7 +199,9 @@ def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
         f"- {rule}: at most {100 * loss:.1f} points below the mean without an attack ({where})"
         for rule, (loss, where) in worst.items()
     )
-    return "\n".join([*parts[:2], lines + "\n", *parts[2:]])
+    best = min(worst, key=lambda rule: worst[rule])
+    advice = f'Where clients may lie, `aggregation = "{best}"` costs least: it loses at most {100 * worst[best][0]:.1f} points.'
+    return "\n".join([*parts[:2], lines + "\n", advice + "\n", *parts[2:]])
 
 
 if __name__ == "__main__":
