@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from fedclade.aggregation import AGGREGATIONS
 from fedclade.cli import app
+from fedclade.clients.tasks import Training
+from fedclade.data import DataOptions
+from fedclade.meanings import meanings
 from fedclade.methods import METHODS
-from fedclade.settings import settings_from
+from fedclade.serving import SERVINGS
+from fedclade.settings import Settings, settings_from
+from fedclade.updates import UPDATE_STEPS
 
 SMALL = ["--rounds", "1", "--clients", "3", "--set", "rows=20", "--set", "workers=1"]
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
@@ -102,3 +109,20 @@ def test_a_file_of_all_settings_can_be_used_as_it_is_and_with_its_lines_in_use(m
         line.removeprefix("# ") if line in set(text.splitlines()) - set(lines) else line for line in text.splitlines()
     )
     assert settings_from(tomllib.loads(whole)).model_dump() == plain
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Settings,
+        Training,
+        DataOptions,
+        *AGGREGATIONS.values(),
+        *UPDATE_STEPS.values(),
+        *SERVINGS.values(),
+        *METHODS.values(),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_setting_has_a_meaning(kind: type[BaseModel]) -> None:
+    assert [setting.name for setting in meanings(kind) if not setting.meaning] == []

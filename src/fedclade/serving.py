@@ -59,7 +59,7 @@ class Serving(BaseModel):
 class FineTune(Serving):
     """The same, after some epochs on each client's rows."""
 
-    epochs: Annotated[int, Field(ge=1)] = 5
+    epochs: Annotated[int, Field(ge=1)] = 5  # on each client's rows
 
     def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
         if context.round < context.rounds:

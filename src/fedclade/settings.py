@@ -41,36 +41,36 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = DEFAULT_DATA
+    data: str = DEFAULT_DATA  # a data set, folder:PATH, table:PATH or my_module:make_data
     data_options: DataOptions = DataOptions()  # how own data are read: `data = { name = "folder:...", label = "y" }`
     split: str | None = None  # None: natural where rows have owners, else iid
     clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
-    test_view: Literal["label-support", "proportional", "holdout"] | None = None
+    test_view: Literal["label-support", "proportional", "holdout"] | None = None  # None: as the data set has it
     model: str | None = None  # None: one that fits the data
-    method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())
+    method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())  # what is run
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
-    training: Training = Training()
+    training: Training = Training()  # how clients train
     task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
-    rounds: Annotated[int, Field(ge=0)] = 10
-    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Annotated[int, Field(ge=0)] = 10  # how many rounds
+    seed: Annotated[int, Field(ge=0)] = 0  # all chance in a run comes from it
     evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
     evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
     baselines: bool = False  # also run fedavg and local on the same rows, to see whether the method pays
     keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run
-    engine: Literal["local", "flower-sim", "flower"] = "local"
+    engine: Literal["local", "flower-sim", "flower"] = "local"  # where clients run
     engine_address: str | None = None  # of a Ray cluster: `engine = { name = "flower-sim", address = "..." }`
-    workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)
+    workers: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=cores)  # worker processes
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a piece of clients' work may take
     quorum: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of those who train a model that must answer
     max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES  # rows that one client may claim to have trained on
-    data_dir: str | None = None
+    data_dir: str | None = None  # where data files lie; None: $FEDCLADE_DATA, or the user's cache
 
     @model_validator(mode="before")
     @classmethod

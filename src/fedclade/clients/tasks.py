@@ -28,25 +28,25 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    local_epochs: Annotated[int, Field(ge=0)] = 2
-    batch_size: Annotated[int, Field(ge=1)] = 16
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # how steps follow from gradients
+    local_epochs: Annotated[int, Field(ge=0)] = 2  # times that a client goes through its rows in a round
+    batch_size: Annotated[int, Field(ge=1)] = 16  # rows of a step
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05  # how far a step goes
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of SGD
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # how much weights are pulled to zero
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # the longest gradient of a step
     # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
     # "cosine": it falls from `learning_rate` to `base_rate` in `period` rounds
     # "step": it is multiplied by `gamma` every `period` rounds
-    schedule: Literal["constant", "cyclic", "cosine", "step"] = "constant"
+    schedule: Literal["constant", "cyclic", "cosine", "step"] = "constant"  # how the rate changes
     period: Annotated[int, Field(ge=1)] | None = None  # None: the rounds of the run; for "step", a third of them
-    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1  # of "step": what the rate is multiplied by
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds in which the rate climbs to what the schedule says
-    base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
+    base_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5  # the lowest rate of "cyclic" and "cosine"
     step_size: Annotated[int, Field(ge=1)] | None = None  # steps of half a cycle; None: those of two epochs
     # A meta step looks for weights from which one step of `inner_rate` does well (Per-FedAvg)
-    meta: Literal["none", "first-order", "hessian-free"] = "none"
-    inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    meta: Literal["none", "first-order", "hessian-free"] = "none"  # of what kind a meta step is
+    inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01  # how far the step inside a meta step goes
 
     @property
     def unhurried(self) -> "Training":

@@ -16,7 +16,7 @@ class DataOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # The column to predict, or several of them. None: `label` or `y`, else the last one
-    label: str | tuple[str, ...] | None = None
+    label: str | tuple[str, ...] | None = None  # the column, or columns, to be predicted
     labels: LabelKind | None = None  # what labels are. None: what the task needs
     rows: RowKind | None = None  # what rows are. None: what the task needs
     length: Annotated[int, Field(ge=1)] = 64  # tokens of a text that are a row
@@ -27,9 +27,7 @@ class DataOptions(BaseModel):
     categorical: tuple[str, ...] = ()  # columns of numbers that stand for categories; columns of text always do
     missing: Literal["refuse", "mean", "median"] = "refuse"  # what stands for missing values, marked by a feature more
     scaling: Literal["federated", "client", "none"] | None = None  # None: federated for files, none for Python arrays
-    holdout: Annotated[float, Field(gt=0, lt=1)] = (
-        0.2  # the share of its rows that a client without test rows holds out
-    )
+    holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2  # the share of rows that a client without test rows holds out
     holdout_rows: Literal["random", "last"] = "random"  # of each label: drawn, or the last, where neighbours are alike
     skip_unread: bool = False  # leave out files and folders that are no client's, instead of stopping
     skip_small: bool = False  # leave out clients with too few rows to be trained and tested, instead of stopping

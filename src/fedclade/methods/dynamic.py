@@ -45,8 +45,8 @@ class Dynamic(Method):
 
     n_clusters: Count = 2  # codes of the first clustering; division finds more
     gan_turns: Count = 8  # exchanges of GAN weights for one clustering
-    gan_epochs: Count = 2
-    gan_rate: Annotated[float, Field(gt=0)] = 3e-3
+    gan_epochs: Count = 2  # of the generative model, in each of its rounds
+    gan_rate: Annotated[float, Field(gt=0)] = 3e-3  # of its training
     margin: Annotated[float, Field(ge=0)] = 0.04  # by which the mean code must exceed an even one to be believed
     calibrate_every: Count = 5  # rounds
     divide_every: Count = 5  # rounds

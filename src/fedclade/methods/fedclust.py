@@ -22,7 +22,7 @@ class FedClust(ByDistance):
         "last layer, model",
     )
 
-    linkage: Linkage = "weighted"
+    linkage: Linkage = "weighted"  # how far two clusters are apart
     layers: Literal["head", "all"] = "head"  # what is compared: the last layer, or (the paper's ablation) all weights
 
     @property

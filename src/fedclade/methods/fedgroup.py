@@ -20,7 +20,7 @@ class FedGroup(OneShot):
         "groups once, by the directions of first updates", "Duan et al. 2021", "a given number", "one shot"
     )
 
-    n_clusters: Count = 4
+    n_clusters: Count = 4  # how many groups there are
     pretrain: Count = 20  # how many clients (times the number of groups) make the groups
 
     @property

@@ -148,8 +148,8 @@ class FedSCCS(ByAnswers):
         "model, probe rows",
     )
 
-    threshold: Threshold = None
-    n_clusters: Count | None = 10
+    threshold: Threshold = None  # up to which clusters merge; "auto" finds it
+    n_clusters: Count | None = 10  # into how many the tree is cut
 
     @property
     def measure(self) -> str:
@@ -174,8 +174,8 @@ class WeightsCosine(SelectingClusters, CutTree):
         "one shot",
     )
 
-    threshold: Threshold = None
-    n_clusters: Count | None = 10
+    threshold: Threshold = None  # up to which clusters merge; "auto" finds it
+    n_clusters: Count | None = 10  # into how many the tree is cut
 
     @property
     def measure(self) -> str:
@@ -203,7 +203,7 @@ class KCenter(SelectingClusters, CutTree):
     )
 
     threshold: Literal["auto"] | None = None  # "auto": the number of clusters is found
-    n_clusters: Count | None = 10
+    n_clusters: Count | None = 10  # how many centres there are
 
     @property
     def measure(self) -> str:
@@ -239,7 +239,7 @@ class RandomClusters(SelectingClusters):
         "FedSCCS's loop with random clusters", "Talasso et al. 2024", "a given number", "one shot"
     )
 
-    n_clusters: Count = 10
+    n_clusters: Count = 10  # how many there are
 
     def signals(
         self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any

@@ -19,7 +19,7 @@ class FeSEM(Method):
 
     about: ClassVar[About] = About("each client goes to the nearest of K centres", "Xie et al. 2020", "a given number")
 
-    n_clusters: Count = 4
+    n_clusters: Count = 4  # how many centres there are
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         """The first centres: k-means of everybody's model after one training from the same start."""

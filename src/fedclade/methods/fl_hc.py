@@ -23,7 +23,7 @@ class FLHC(ByDistance):
     )
 
     warmup: Annotated[int, Field(ge=0)] = 5  # rounds of plain averaging; the round after them makes the clusters
-    linkage: Linkage = "complete"
+    linkage: Linkage = "complete"  # how far two clusters are apart
 
     @property
     def measure(self) -> str:

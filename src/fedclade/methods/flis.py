@@ -27,8 +27,8 @@ class FLIS(ByAnswers):
         needs_labels=True,
     )
 
-    warmup: Count = 1
-    linkage: Literal["single", "complete", "average", "weighted"] = "average"
+    warmup: Count = 1  # rounds of plain averaging before the clusters are made
+    linkage: Literal["single", "complete", "average", "weighted"] = "average"  # how far two clusters are apart
 
     @property
     def measure(self) -> str:

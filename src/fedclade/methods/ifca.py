@@ -17,7 +17,7 @@ class IFCA(Method):
         "each client picks the best of K models every round", "Ghosh et al. 2020", "a given number", sends="K models"
     )
 
-    n_clusters: Count = 4
+    n_clusters: Count = 4  # how many models there are
     weighting: Literal["samples", "uniform"] = "samples"  # the authors' code gives every client the same weight
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:

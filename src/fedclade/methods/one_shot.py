@@ -173,7 +173,7 @@ class ByDistance(OneShot, CutTree):
     """Clients are compared by the distance between vectors, newcomers by that to the mean of each cluster."""
 
     linkage: Linkage = "average"
-    metric: Literal["euclidean", "l1", "cosine"] = "euclidean"
+    metric: Literal["euclidean", "l1", "cosine"] = "euclidean"  # how far two clients are apart
 
     @model_validator(mode="after")
     def _ward_is_euclidean(self) -> Self:

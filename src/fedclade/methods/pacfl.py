@@ -39,7 +39,7 @@ class PACFL(OneShot, CutTree):
     # Its threshold is in degrees, as in the paper; "auto" compares clients by their angles to all others.
     n_vectors: Count = 3  # for each class that a client holds
     legacy: bool = False  # the angles of the authors' code: between single vectors, signs included
-    linkage: Literal["single", "complete", "average", "weighted"] = "weighted"
+    linkage: Literal["single", "complete", "average", "weighted"] = "weighted"  # how far two clusters are apart
 
     @property
     def by_profile(self) -> bool:

@@ -24,7 +24,7 @@ class PerFedAvg(Method):
     about: ClassVar[About] = About("one model that each client adapts by a step of its own", "Fallah et al. 2020")
     State = Adaptation
 
-    variant: Literal["first-order", "hessian-free"] = "first-order"
+    variant: Literal["first-order", "hessian-free"] = "first-order"  # how the meta step is worked out
     inner_rate: Annotated[float, Field(gt=0)] = 1e-2  # of a client's own step (alpha)
     outer_rate: Annotated[float, Field(gt=0)] = 1e-3  # of the shared model's steps (beta)
     adapt_epochs: Count = 1  # that a client trains the shared model before it is used
