@@ -84,6 +84,9 @@ def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
     assert "ifca on digits" in text
     assert "bytes down  about" in text
     assert not list(tmp_path.iterdir())
+    refused = CliRunner().invoke(app, ["run", "--dry-run", "--engine", "flower"])
+    assert refused.exit_code == 2
+    assert "leave --engine flower out" in refused.stderr
 
 
 def test_damaged_runs_are_named_in_the_list() -> None:

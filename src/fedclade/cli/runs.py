@@ -16,6 +16,7 @@ from fedclade.cli import options
 from fedclade.cli.commands import STOPPED
 from fedclade.cli.machine import facts_of, print_json
 from fedclade.display import RoundsDisplay, make_console, size_in_words, time_in_words
+from fedclade.errors import FedcladeError
 
 
 def run(
@@ -80,6 +81,8 @@ def run(
     chosen = values.pop("out", None)
     settings = settings_from(values)
     if dry_run:
+        if settings.engine == "flower":
+            raise FedcladeError("a dry run tries one round in this process: leave --engine flower out for it")
         _foretell(values, settings.rounds)
         return
     folder = (
