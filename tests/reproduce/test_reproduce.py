@@ -19,6 +19,7 @@ from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.layers import told_apart
 from fedclade.reproduce.making import Listener, run_name
 from fedclade.reproduce.numbers import stated
+from fedclade.reproduce.scale import Cut
 from fedclade.runs.folder import RunFolder
 
 ALL = items()
@@ -57,6 +58,41 @@ def test_items_share_runs_and_nothing_is_run_twice(out: Path) -> None:
         reproduce(name, "smoke", out, workers=1, listener=listener)
     assert all(runs == done for runs, done in plans)
     assert not ended
+
+
+def test_some_rows_columns_and_rounds_of_an_item(tmp_path: Path) -> None:
+    cut = Cut(rows=("FedAvg", "IFCA"), columns=("CIFAR-10",), seeds=1, rounds=1)
+    page = reproduce("fedclust/table1", "smoke", tmp_path, cut=cut, workers=1)
+    assert [line.words[0] for line in page.lines] == ["FedAvg", "IFCA"]
+    assert "--row FedAvg --row IFCA --column CIFAR-10 --seeds 1 --rounds 1`" in page.markdown()
+    assert any("rounds 1 (paper: 200)" in note for note in page.notes)
+    assert any(note.startswith("Not asked for") and "PACFL" in note for note in page.notes)
+    with pytest.raises(FedcladeError, match="did you mean 'FedAvg'"):
+        reproduce("fedclust/table1", "smoke", tmp_path, cut=Cut(rows=("FedAvgs",)))
+
+
+def test_a_table_grows_from_the_numbers_of_runs_made_elsewhere(tmp_path: Path) -> None:
+    first = reproduce("fedclust/table1", "smoke", tmp_path / "a", cut=Cut(rows=("FedAvg",)), workers=1)
+    known = tmp_path / "a/fedclust-table1/smoke/runs.csv"
+    ended: list[str] = []
+    more = reproduce(
+        "fedclust/table1",
+        "smoke",
+        tmp_path / "b",
+        cut=Cut(rows=("FedAvg", "IFCA")),
+        known=known,
+        workers=1,
+        listener=Listener(run=lambda run, failure: ended.append(run.label)),
+    )
+    assert len(ended) == 1
+    assert ended[0].startswith("IFCA")
+    assert dict(more.lines[0].ours) == dict(first.lines[0].ours)  # FedAvg's numbers
+    assert [record["row"] for record in more.runs] == ["FedAvg", "IFCA"]
+    there = reproduce("fedclust/table1", "smoke", tmp_path / "b", only_finished=True)
+    assert [line.words[0] for line in there.lines] == ["IFCA"]
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(FedcladeError, match=r"no runs.csv"):
+        reproduce("fedclust/table1", "smoke", tmp_path / "b", known=tmp_path / "odd.csv")
 
 
 def test_a_run_that_was_stopped_goes_on(out: Path) -> None:

@@ -18,6 +18,20 @@ def reproduce(
         str, typer.Option("--scale", help="smoke: seconds; small: minutes on two cores; full: the paper's own setting.")
     ] = "small",
     out: Annotated[Path, typer.Option("--out", help="Where runs and tables go; what is there is not run again.")] = OUT,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="One of its rows. May be given often.  [all]")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="One of its columns. May be given often.  [all]")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many of the scale's seeds.  [all]")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="At most so many rounds; the page says what it cuts.")
+    ] = None,
+    known: Annotated[
+        Path | None, typer.Option("--known", help="The runs.csv of a page made before: what it has is not run again.")
+    ] = None,
+    only_finished: Annotated[
+        bool, typer.Option("--only-finished", help="Run nothing; show what has been run so far.")
+    ] = False,
     data_dir: options.DataDir = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time.  [one for each core]")
@@ -31,6 +45,7 @@ def reproduce(
     from fedclade.compare.study import PlannedRun
     from fedclade.reproduce.making import Listener, page_folder
     from fedclade.reproduce.making import reproduce as make
+    from fedclade.reproduce.scale import Cut
 
     console = make_console()
     count = {"done": 0, "all": 0}
@@ -45,7 +60,17 @@ def reproduce(
         console.print(words, soft_wrap=True)
 
     try:
-        page = make(item, scale, out, data_dir=data_dir, workers=workers, listener=Listener(planned, ended))
+        page = make(
+            item,
+            scale,
+            out,
+            cut=Cut(tuple(rows or ()), tuple(columns or ()), seeds, rounds),
+            known=known,
+            only_finished=only_finished,
+            data_dir=data_dir,
+            workers=workers,
+            listener=Listener(planned, ended),
+        )
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(STOPPED) from None

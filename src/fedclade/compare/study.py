@@ -81,7 +81,7 @@ class PlannedRun:
 
     def check(self) -> None:
         """Refuse to take a run for this one that was made with other settings."""
-        from fedclade.settings import settings_from
+        from fedclade.settings import flat, settings_from
 
         if not (self.path / "settings.json").is_file():
             return
@@ -89,10 +89,11 @@ class PlannedRun:
         wanted = settings_from(self.settings).model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
         if wanted["model"] is None:  # the default, whose name is recorded
             wanted["model"] = made["model"]
-        for name in wanted.keys() & made.keys():  # older runs may know fewer settings
-            if wanted[name] != made[name]:
+        before, now = flat(made), flat(wanted)
+        for name in now.keys() & before.keys():  # older runs may know fewer settings
+            if now[name] != before[name]:
                 raise FedcladeError(
-                    f"{self.path} was made with {name} = {made[name]!r}, not {wanted[name]!r}: "
+                    f"{self.path} was made with {name} = {before[name]!r}, not {now[name]!r}: "
                     "delete it, or choose another --out"
                 )
 

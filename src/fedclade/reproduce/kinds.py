@@ -11,9 +11,11 @@ from fedclade.experiments import trained_by_all
 from fedclade.reproduce import drawing
 from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Reader, Series
-from fedclade.reproduce.item import Cells, Experiment, Item
+from fedclade.reproduce.item import Cells, Experiment, Item, Planned
 from fedclade.reproduce.numbers import Numbers
 from fedclade.reproduce.page import Draw, Line, mean_of
+
+Measured = dict[tuple[str, str, int], dict[str, float | None]]  # by row, column and seed: numbers by their measure
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class Measure:
     factor: float = 1.0
     paper: Numbers = field(default_factory=dict)  # what the paper has in its place
 
-    def of(self, runs: Sequence[Finished]) -> list[float | None]:
-        values = [self.read(run) for run in runs]
-        return [None if value is None else float(value) * self.factor for value in values]
+    def of(self, run: Finished) -> float | None:
+        value = self.read(run)
+        return None if value is None else float(value) * self.factor
 
     def beside(self, paper: Numbers) -> "Measure":
         return replace(self, paper=paper)
@@ -57,26 +59,36 @@ class Grid(Experiment):
     def digits(self, lines: Sequence[Line]) -> dict[str, int]:
         return {measure.name: measure.digits for measure in self.measures}
 
-    def lines(self, cells: Cells) -> list[Line]:
+    def measured(self, cells: Cells) -> Measured:
+        """What is read from every run."""
         _compare(cells)
-        return [
-            Line(
-                self.words(row, planned.shown),
-                {measure.name: measure.of(runs) for measure in self.measures},
-                {m.name: m.paper[row, column] for m in self.measures if (row, column) in m.paper},
-                planned.same_data,
-            )
-            for (row, column), (planned, runs) in cells.items()
-        ]
+        return {
+            (row, column, run.seed): {measure.name: measure.of(run) for measure in self.measures}
+            for (row, column), (_, runs) in cells.items()
+            for run in runs
+        }
 
-    def drawing(self, cells: Cells) -> Draw | None:
-        """A figure that shows one number for each cell: bars."""
+    def table(self, planned: Sequence[Planned], measured: Measured) -> list[Line]:
+        """A line for every cell of which some seed has been measured."""
+        lines = []
+        for cell in planned:
+            seeds = [
+                values for (row, column, _), values in measured.items() if (row, column) == (cell.row, cell.column)
+            ]
+            if seeds:
+                ours = {measure.name: [values.get(measure.name) for values in seeds] for measure in self.measures}
+                key = cell.row, cell.column
+                theirs = {measure.name: measure.paper[key] for measure in self.measures if key in measure.paper}
+                lines.append(Line(self.words(cell.row, cell.shown), ours, theirs, cell.same_data))
+        return lines
+
+    def bars(self, lines: Sequence[Line]) -> Draw | None:
+        """A figure that shows one number for each cell."""
         if self.kind == "table":
             return None
-        measure = self.measures[0]
-        bars = {", ".join(word for word in key if word): mean_of(measure.of(runs)) for key, (_, runs) in cells.items()}
-
-        return partial(drawing.bars, bars, measure.name)
+        first = self.measures[0].name
+        heights = {", ".join(word for word in line.words if word): mean_of(line.ours[first]) for line in lines}
+        return partial(drawing.bars, heights, first)
 
 
 def _compare(cells: Cells) -> None:

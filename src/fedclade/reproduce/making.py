@@ -6,8 +6,9 @@ finished is not run again, and what was stopped goes on.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from fedclade.errors import FedcladeError, unknown
 from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished
 from fedclade.reproduce.item import Cells, Item, Paper, Planned
-from fedclade.reproduce.kinds import Counts
-from fedclade.reproduce.page import Page, can_draw
-from fedclade.reproduce.scale import SCALES, differences, whole
+from fedclade.reproduce.kinds import Counts, Grid, Measured
+from fedclade.reproduce.page import Page, can_draw, machine
+from fedclade.reproduce.scale import SCALES, Cut, differences, telling
 from fedclade.settings import cores
+
+EVERYTHING = Cut()
 
 
 @dataclass(frozen=True)
@@ -36,50 +39,123 @@ def reproduce(
     scale: str = "small",
     out: Path | str = "runs/reproduce",
     *,
+    cut: Cut = EVERYTHING,
+    known: Path | str | None = None,
+    only_finished: bool = False,
     data_dir: Path | str | None = None,
     workers: int | None = None,
     listener: Listener | None = None,
 ) -> Page:
-    """Make a table or figure of a paper. Its page is also written to `out`, in a folder of its name and scale."""
+    """Make a table or figure of a paper. Its page is also written to `out`, in a folder of its name and scale.
+
+    `cut` takes some of it only. `known` is the runs.csv of a page that was made before, here or elsewhere: what it
+    holds is not run again. `only_finished` runs nothing: the page shows what there is.
+    """
     paper, item = item_named(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     if item.why_not:
         raise FedcladeError(f"{name} cannot be made: {item.why_not}")
+    if known is not None and not isinstance(item, Grid):
+        raise FedcladeError(f"{name} is no table of numbers: only those can be gone on with from a file")
     where = None if data_dir is None else str(data_dir)
-    planned, left_out = item.planned(paper.settings, paper.scales[scale], scale)
+    everything, left_out = item.planned(paper.settings, paper.scales[scale], scale)
+    cut.check((cell.row for cell in everything), (cell.column for cell in everything))
+    planned = [
+        replace(cell, settings=cut.of_rounds(cell.settings)) for cell in everything if cut.keeps(cell.row, cell.column)
+    ]
     failures: dict[str, str] = {}
     cells: Cells = {}
+    seeds = paper.scales[scale].seeds[: cut.seeds]
+    records: list[Record] = []
     if isinstance(item, Counts):
-        lines = item.count(scale, where)
+        lines, draw = item.count(scale, where), None
     else:
-        seeds = paper.scales[scale].seeds
-        runs = [[_planned_run(cell, seed, Path(out) / "runs", where) for seed in seeds] for cell in planned]
-        failures = _run_missing([run for many in runs for run in many], workers or cores(), listener or Listener())
-        cells = {
-            (cell.row, cell.column): (cell, [_opened(run, where) for run in many])
-            for cell, many in zip(planned, runs, strict=True)
-            if all(run.folder.is_finished for run in many)
+        told = read_known(known) if known is not None else {}
+        runs = {
+            (cell.row, cell.column): [_planned_run(cell, seed, Path(out) / "runs", where) for seed in seeds]
+            for cell in planned
         }
-        if not cells:
-            raise FedcladeError(f"{name}: not one run ended: {next(iter(failures.values()), 'nothing to run')}")
-        lines = item.lines(cells)
+        every = [run for many in runs.values() for run in many]
+        for run in every:
+            run.check()
+        if not only_finished:
+            unknown_yet = [run for run in every if (run.path.parent.name, run.seed) not in told]
+            failures = _run_missing(unknown_yet, workers or cores(), listener or Listener())
+        cells = {
+            (cell.row, cell.column): (cell, done)
+            for cell in planned
+            if (done := [_opened(r, where) for r in runs[cell.row, cell.column] if r.folder.is_finished])
+        }
+        if isinstance(item, Grid):
+            records = _records(item, runs, cells, told)
+            lines = item.table(planned, _measured(item, records))
+            draw = item.bars(lines)
+        else:
+            lines, draw = item.lines(cells), item.drawing(cells)
+        if not lines:
+            raise FedcladeError(f"{name}: not one run ended: {next(iter(failures.values()), 'nothing has been run')}")
     page = Page(
         name=name,
         title=title_of(paper, item),
         citation=paper.citation,
         scale=scale,
-        seeds=paper.scales[scale].seeds if cells else (),
+        seeds=seeds if planned else (),
         headings=item.headings,
         digits=item.digits(lines),
         lines=lines,
-        notes=_notes(paper, item, planned, left_out, failures),
-        draw=item.drawing(cells),
+        notes=_notes(paper, item, planned, left_out, failures, _left_by(cut, everything)),
+        draw=draw,
         series=item.series(cells),
+        runs=records,
+        asked=_asked(cut),
         failures=len(failures),
     )
     page.write(page_folder(out, name, scale))
     return page
+
+
+# What was read from runs, kept in a file, so that a table can grow over days and machines.
+
+Record = dict[str, Any]  # row, column, seed, run, measures by name, CPU seconds, machine
+
+
+def _records(
+    item: Grid, runs: Mapping[tuple[str, str], Sequence[PlannedRun]], cells: Cells, told: Mapping[Any, Record]
+) -> list[Record]:
+    """A record of every run that is finished or known, in the table's order."""
+    here = item.measured(cells)
+    seconds = {(*key, run.seed): run.cpu_seconds for key, (_, done) in cells.items() for run in done}
+    records = []
+    for key, many in runs.items():
+        for run in many:
+            place, mark = (*key, run.seed), (run.path.parent.name, run.seed)
+            words = {"row": key[0], "column": key[1], "seed": run.seed, "run": mark[0]}
+            if place in here:
+                more = {"CPU seconds": round(seconds[place]), "machine": machine()}
+                records.append({**words, **here[place], **more})
+            elif mark in told:
+                records.append({**told[mark], **words})
+    return records
+
+
+def _measured(item: Grid, records: Iterable[Record]) -> Measured:
+    names = [measure.name for measure in item.measures]
+    return {(r["row"], r["column"], r["seed"]): {name: r.get(name) for name in names} for r in records}
+
+
+def read_known(path: Path | str) -> dict[tuple[str, int], Record]:
+    """The records of a runs.csv, by run and seed."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values=[""])
+        rows = table.astype(object).where(table.notna(), None).to_dict("records")
+        return {(str(row["run"]), int(row["seed"])): {str(name): value for name, value in row.items()} for row in rows}
+    except OSError as error:
+        raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise FedcladeError(f"{path} is no runs.csv of a table: it needs columns run and seed") from None
 
 
 def page_folder(out: Path | str, name: str, scale: str) -> Path:
@@ -104,11 +180,11 @@ def _opened(run: PlannedRun, data_dir: str | None) -> Finished:
     return finished
 
 
-def run_name(settings: dict[str, Any]) -> str:
-    """The method and a hash of all that makes up a run."""
-    known = whole(settings)
+def run_name(settings: Mapping[str, Any]) -> str:
+    """The method and a hash of all that tells a run from a plain one of it."""
+    known = telling(settings)
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    return f"{known['method']['name'].rpartition(':')[2].lower()}-{digest[:12]}"
+    return f"{known['method.name'].rpartition(':')[2].lower()}-{digest[:12]}"
 
 
 def _run_missing(runs: Sequence[PlannedRun], workers: int, listener: Listener) -> dict[str, str]:
@@ -133,8 +209,26 @@ def _all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun,
         yield run, run_cell(dict(run.settings), str(run.path))
 
 
+def _left_by(cut: Cut, everything: Sequence[Planned]) -> list[str]:
+    """What there would be more, as the person asked for some of it only."""
+    rows = dict.fromkeys(cell.row for cell in everything if cut.rows and cell.row not in cut.rows)
+    columns = dict.fromkeys(cell.column for cell in everything if cut.columns and cell.column not in cut.columns)
+    return [f"{kind} {', '.join(names)}" for kind, names in (("rows", rows), ("columns", columns)) if names]
+
+
+def _asked(cut: Cut) -> str:
+    named = {"row": cut.rows, "column": cut.columns, "seeds": (cut.seeds,), "rounds": (cut.rounds,)}
+    options = [(name, value) for name, values in named.items() for value in values if value is not None]
+    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in options)
+
+
 def _notes(
-    paper: Paper, item: Item, planned: Sequence[Planned], left_out: Sequence[str], failures: Iterable[str]
+    paper: Paper,
+    item: Item,
+    planned: Sequence[Planned],
+    left_out: Sequence[str],
+    failures: Iterable[str],
+    not_asked: Sequence[str],
 ) -> list[str]:
     notes = [f"The paper: {item.says}."] if item.says else []
     notes += [*item.notes, *(paper.notes if planned else ())]
@@ -143,6 +237,8 @@ def _notes(
         notes.append(f"Cut at this scale: {'; '.join(differing)}.")
     if planned and not all(cell.same_data for cell in planned):
         notes.append("Other data than the paper's at this scale, so there is no difference to its numbers to show.")
+    if not_asked:
+        notes.append(f"Not asked for, and so not here: {'; '.join(not_asked)}.")
     if left_out:
         notes.append(f"Left out at this scale: {'; '.join(left_out)}.")
     notes += [f"Missing, for its run failed: {label}." for label in failures]  # why has been said: it may name paths

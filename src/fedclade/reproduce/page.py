@@ -30,6 +30,10 @@ class Line:
     paper: Mapping[str, float] = field(default_factory=dict)
     comparable: bool = True  # False: other data than the paper's, so a difference would mean nothing
 
+    @property
+    def n_seeds(self) -> int:
+        return max((len(values) for values in self.ours.values()), default=0)
+
 
 @dataclass(frozen=True)
 class Page:
@@ -46,24 +50,27 @@ class Page:
     notes: Sequence[str] = ()
     draw: Draw | None = None
     series: Sequence[Mapping[str, Any]] = ()  # a figure's points, for the CSV file
+    runs: Sequence[Mapping[str, Any]] = ()  # of a table: what was read from each run, for a CSV file
+    asked: str = ""  # options that the command had besides
     failures: int = 0  # runs that did not end
 
     def table(self) -> list[list[str]]:
-        """The header and the lines, as words."""
+        """The header and the lines, as words; with the number of seeds where lines differ in it."""
         with_paper = [name for name in self.digits if any(name in line.paper for line in self.lines)]
         header = list(self.headings)
         for name in self.digits:
             header += [name, f"paper's {name}", "difference"] if name in with_paper else [name]
         if len(with_paper) == 1:
             header = ["paper" if word.startswith("paper's ") else word for word in header]
-        rows = [header]
+        unequal = len({line.n_seeds for line in self.lines}) > 1
+        rows = [[*header, *(["seeds"] if unequal else [])]]
         for line in self.lines:
             row = list(line.words)
             for name, digits in self.digits.items():
                 row.append(_mean_and_std(line.ours.get(name, ()), digits))
                 if name in with_paper:
                     row += [_number(line.paper.get(name), digits), self._difference(line, name, digits)]
-            rows.append(row)
+            rows.append([*row, *([str(line.n_seeds)] if unequal else [])])
         return rows
 
     def _difference(self, line: Line, name: str, digits: int) -> str:
@@ -75,11 +82,12 @@ class Page:
     @property
     def how(self) -> str:
         """Where the numbers come from."""
-        from fedclade.settings import cores
-
         seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}" if self.seeds else ""
-        machine = f"{cores()}-core {platform.machine()}"
-        words = [f"`fedclade reproduce {self.name} --scale {self.scale}`", f"on a {machine} machine", seeds]
+        words = [
+            f"`fedclade reproduce {self.name} --scale {self.scale}{self.asked}`",
+            f"on a {machine()} machine",
+            seeds,
+        ]
         return f"Made by {', '.join(word for word in words if word)}."
 
     def markdown(self) -> str:
@@ -111,6 +119,10 @@ class Page:
     def write(self, folder: Path) -> list[str]:
         """Put everything into a folder; returns the names of the files."""
         texts = {"table.md": self.markdown(), "table.csv": self.csv()}
+        if self.runs:
+            import pandas as pd
+
+            texts["runs.csv"] = pd.DataFrame(self.runs).to_csv(index=False)
         for name, text in texts.items():
             write_atomically(folder / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
         return [*texts, *(["figure.svg"] if self._drawn(folder / "figure.svg") else [])]
@@ -127,6 +139,13 @@ class Page:
         figure.suptitle(self.title, fontsize="medium", wrap=True)
         write_atomically(path, lambda part: figure.savefig(part, format="svg", metadata={"Date": None}))
         return True
+
+
+def machine() -> str:
+    """The kind of machine, without its name."""
+    from fedclade.settings import cores
+
+    return f"{cores()}-core {platform.machine()}"
 
 
 def can_draw() -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedclade.errors import unknown
 from fedclade.settings import flat, settings_from
 
 Layer = Mapping[str, Any]
@@ -25,6 +26,29 @@ class Scale:
     instead: Layer = field(default_factory=dict)  # what a column becomes where not one of an item's columns fits
     most_columns: int | None = None
     settings: Layer = field(default_factory=dict)  # what every run is cut to
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Some of an item only, as a person asked for it: some rows and columns, the first seeds, fewer rounds."""
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    seeds: int | None = None
+    rounds: int | None = None
+
+    def keeps(self, row: str, column: str) -> bool:
+        return (not self.rows or row in self.rows) and (not self.columns or column in self.columns)
+
+    def check(self, rows: Iterable[str], columns: Iterable[str]) -> None:
+        """Names that nothing has are told, with the nearest."""
+        for kind, asked, known in (("row", self.rows, list(rows)), ("column", self.columns, list(columns))):
+            for name in asked:
+                if name not in known:
+                    raise unknown(kind, name, known)
+
+    def of_rounds(self, settings: Layer) -> dict[str, Any]:
+        return dict(settings) if self.rounds is None else {**settings, "rounds": min(self.rounds, settings["rounds"])}
 
 
 def participation(share: float) -> dict[str, Any]:
@@ -65,6 +89,13 @@ def whole(settings: Layer) -> dict[str, Any]:
     """All that makes up a run but its seed: checked settings, with defaults filled in."""
     checked = settings_from(settings)
     return {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
+
+
+def telling(settings: Layer) -> dict[str, Any]:
+    """What tells a run from one that names its method only. Settings that are added later do not change it."""
+    mine = flat(whole(settings))
+    usual = flat(whole({"method": {"name": mine["method.name"]}}))
+    return {name: value for name, value in mine.items() if name == "method.name" or usual.get(name) != value}
 
 
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
