@@ -206,6 +206,30 @@ def test_label_groups_are_disjoint() -> None:
     np.testing.assert_array_equal(federation.label_counts().sum(axis=0), 60)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_loners_have_sets_of_labels_of_their_own(seed: int) -> None:
+    federation = partition(images(), "loners:4", 20, seed=seed)
+    held = federation.label_counts() > 0
+    group = np.array(list(federation.groups.values()))
+    assert np.bincount(group).tolist() == [4, 4, 4, 4, 1, 1, 1, 1]
+    assert all((held[group == number] == held[group == number][0]).all() for number in range(4))
+    assert len(np.unique(held, axis=0)) == 8
+    assert (held[16:].sum(axis=1) == 3).all()
+    np.testing.assert_array_equal(federation.label_counts().sum(axis=0), 60)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_unequal_groups_have_clients_of_very_unlike_sizes(seed: int) -> None:
+    federation = partition(images(per_class=600), "unequal:4", 40, seed=seed)
+    sizes = federation.label_counts().sum(axis=1)
+    assert sizes.sum() == 6000
+    assert sizes.min() >= 10
+    assert sizes.max() > 10 * sizes.min()
+    labels = {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7], 3: [8, 9]}
+    for client, mine in zip(federation.clients, federation.label_counts() > 0, strict=True):
+        assert set(np.flatnonzero(mine)) <= set(labels[client.group])
+
+
 def test_non_iid_1_has_the_papers_label_ranges_and_unequal_sizes() -> None:
     federation = partition(images(per_class=600), "non-iid-1", 20)
     counts, group = federation.label_counts(), np.array(list(federation.groups.values()))
@@ -386,6 +410,9 @@ def test_natural_takes_every_test_view(view: str) -> None:
         ("shards:100", 10, "10 clients x 100 shards exceed 600 rows"),
         ("label-groups:11", 20, "needs 11 or more labels"),
         ("label-groups:4", 3, "has 4 groups but there are 3 clients"),
+        ("loners:4:1", 20, "has 4 groups but there are 0 clients"),
+        ("loners:2:0.9", 400, "has sets of labels for 118 loners, not 360"),
+        ("unequal:11", 20, "needs 11 or more labels"),
         ("non-iid-1", 3, "has 4 groups but there are 3 clients"),
         ("adacfl-b", 9, "has 10 groups but there are 9 clients: give 10 or more"),
         ("adacfl-alpha:0.8:11", 20, "needs 11 or more labels"),

@@ -4,6 +4,7 @@ Clients of one hidden group stand side by side (`client-000`, `client-001`, ...)
 """
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 
@@ -99,6 +100,40 @@ def label_groups(request: Request, groups: int) -> Allocation:
         rows = request.rng.permutation(np.repeat(labels, request.sizes[labels]))
         counts += request.counted(members[np.arange(len(rows)) * len(members) // max(1, len(rows))], rows)
     return Allocation(counts, group)
+
+
+@registered(
+    "loners:4", GROUPS, Argument("SHARE", up_to=1, optional=True), paper="none: groups, and clients that fit none"
+)
+def loners(request: Request, groups: int, share: float = 0.2) -> Allocation:
+    """non-IID labels: as label-groups, but a SHARE of the clients (0.2) has three labels at random, unlike anybody"""
+    name = f"loners:{groups}"
+    request.need_labels(max(groups, 5), name)
+    alone = min(int(share * request.clients + 0.5), request.clients)
+    if alone > (most := comb(request.classes, 3) - groups):
+        raise FedcladeError(f"split '{name}' has sets of labels for {most} loners, not {alone}: give a smaller SHARE")
+    held = np.zeros((request.clients, request.classes), dtype=bool)
+    group = replace(request, clients=request.clients - alone).groups_side_by_side(groups, name)
+    ranges = np.array_split(np.arange(request.classes), groups)
+    for client, number in enumerate(group):
+        held[client, ranges[number]] = True
+    for client in range(len(group), request.clients):
+        while not held[client].any() or (held[:client] == held[client]).all(axis=1).any():
+            held[client] = False
+            held[client, request.rng.permutation(request.classes)[:3]] = True
+    return Allocation(by_weight(request, held), np.concatenate([group, groups + np.arange(alone)]))
+
+
+@registered("unequal:4", GROUPS, paper="none: groups of clients of very unlike sizes")
+def unequal(request: Request, groups: int) -> Allocation:
+    """non-IID labels and sizes: as label-groups, but the largest clients have fifty times the rows of the smallest"""
+    request.need_labels(groups, f"unequal:{groups}")
+    group = request.groups_side_by_side(groups, f"unequal:{groups}")
+    held = np.zeros((groups, request.classes), dtype=bool)
+    for number, labels in enumerate(np.array_split(np.arange(request.classes), groups)):
+        held[number, labels] = True
+    sizes = 50.0 ** request.rng.random(request.clients)
+    return Allocation(topped_up(by_weight(request, held[group] * sizes[:, None]), request.smallest, held[group]), group)
 
 
 @registered("non-iid-1", paper=HICFL)
