@@ -214,7 +214,7 @@ def test_loners_have_sets_of_labels_of_their_own(seed: int) -> None:
     assert np.bincount(group).tolist() == [4, 4, 4, 4, 1, 1, 1, 1]
     assert all((held[group == number] == held[group == number][0]).all() for number in range(4))
     assert len(np.unique(held, axis=0)) == 8
-    assert (held[16:].sum(axis=1) == 3).all()
+    assert set(held[16:].sum(axis=1)) <= {2, 3, 4, 5}
     np.testing.assert_array_equal(federation.label_counts().sum(axis=0), 60)
 
 
@@ -411,7 +411,7 @@ def test_natural_takes_every_test_view(view: str) -> None:
         ("label-groups:11", 20, "needs 11 or more labels"),
         ("label-groups:4", 3, "has 4 groups but there are 3 clients"),
         ("loners:4:1", 20, "has 4 groups but there are 0 clients"),
-        ("loners:2:0.9", 400, "has sets of labels for 118 loners, not 360"),
+        ("loners:2:0.9", 400, "has sets of labels for 313 loners, not 360"),
         ("unequal:11", 20, "needs 11 or more labels"),
         ("non-iid-1", 3, "has 4 groups but there are 3 clients"),
         ("adacfl-b", 9, "has 10 groups but there are 9 clients: give 10 or more"),

@@ -22,6 +22,8 @@ from fedclade.errors import FedcladeError
 
 DRAWS = 100  # of a Dirichlet; the papers' settings need about three, then rows are moved to the clients that lack them
 
+SETS_OF_LONERS = (2, 3, 4, 5)  # how many labels they may hold
+
 FRACTION = Argument("FRACTION", up_to=1)
 GROUPS = Argument("GROUPS", whole=True)
 
@@ -106,11 +108,11 @@ def label_groups(request: Request, groups: int) -> Allocation:
     "loners:4", GROUPS, Argument("SHARE", up_to=1, optional=True), paper="none: groups, and clients that fit none"
 )
 def loners(request: Request, groups: int, share: float = 0.2) -> Allocation:
-    """non-IID labels: as label-groups, but a SHARE of the clients (0.2) has three labels at random, unlike anybody"""
+    """non-IID labels: as label-groups, but a SHARE of the clients (0.2) has two to five at random, unlike anybody"""
     name = f"loners:{groups}"
     request.need_labels(max(groups, 5), name)
     alone = min(int(share * request.clients + 0.5), request.clients)
-    if alone > (most := comb(request.classes, 3) - groups):
+    if alone > (most := sum(comb(request.classes, held) for held in SETS_OF_LONERS) // 2):
         raise FedcladeError(f"split '{name}' has sets of labels for {most} loners, not {alone}: give a smaller SHARE")
     held = np.zeros((request.clients, request.classes), dtype=bool)
     group = replace(request, clients=request.clients - alone).groups_side_by_side(groups, name)
@@ -120,7 +122,7 @@ def loners(request: Request, groups: int, share: float = 0.2) -> Allocation:
     for client in range(len(group), request.clients):
         while not held[client].any() or (held[:client] == held[client]).all(axis=1).any():
             held[client] = False
-            held[client, request.rng.permutation(request.classes)[:3]] = True
+            held[client, request.rng.permutation(request.classes)[: request.rng.choice(SETS_OF_LONERS)]] = True
     return Allocation(by_weight(request, held), np.concatenate([group, groups + np.arange(alone)]))
 
 
