@@ -172,7 +172,7 @@ def _run_baselines(
         place = folder.path / "baselines" / name
         is_begun = (place / "settings.json").is_file()
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, record)
-        if run.last_round == settings.rounds and run.is_finished:
+        if run.is_finished and run.settings["settings"]["rounds"] == settings.rounds:
             continue
         if is_begun:
             with run:

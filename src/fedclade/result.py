@@ -122,7 +122,7 @@ class Result:
 
     @property
     def remarks(self) -> list[str]:
-        """On what went wrong with the files of the run and how it went on."""
+        """What a person should know of how the run went: damaged files, an early end."""
         passed_over = [] if self.state == "ended" else self.folder.damaged
         return [*self._reached[2].get("remarks", []), *passed_over]
 

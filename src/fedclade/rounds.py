@@ -4,7 +4,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedclade.models.weights import file_facts
 from fedclade.randomness import stream
 from fedclade.runs.folder import UNCOUNTED, RunFolder
 from fedclade.settings import Settings
+from fedclade.stopping import Watched
 
 LOCAL_MODEL = "_local"  # how columns end that are about locally trained models
 MODELS = ("", LOCAL_MODEL)
@@ -88,9 +90,10 @@ class Loop:
         self.has_answered: set[str] = set()
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         self.bad_rounds = 0
+        self.watched = Watched()
         self.arrivals: dict[int, list[str]] = {}
         self.records: Counter[str] = Counter()  # how many the method has kept, by name
-        self.remarks: list[str] = []  # on what went wrong with the run's own files
+        self.remarks: list[str] = []  # what a person should know of how the run went
         first, clusters = 0, None
         if saved is not None:
             first, clusters = saved[0] + 1, self._restored(saved[1])
@@ -108,7 +111,9 @@ class Loop:
             self._begin_from_clusters(lost, clusters, first - 1)
             changed = {"memory": self.engine.remembered(), "remarks": self.remarks}
             self.run.write_checkpoint(first - 1, {**state, **changed})
-        for number in range(first, self.rounds + 1):
+        for number in count(first):
+            if number > self.rounds:
+                break
             began = time.perf_counter(), time.process_time()
             self._let_join(number)
             self.present = self.calendar.present(number)
@@ -117,11 +122,13 @@ class Loop:
             now = replace(
                 context,
                 round=number,
+                rounds=self.rounds,
                 clients=self.present,
                 is_evaluated=measured,
                 network_of=engine.network_of,
             )
             clusters = self._stepped(clusters, now).check(self.present)
+            self._end_if_level(clusters, now)
             self._close_round(number, clusters, measured, local, began)
             self._end_if_hopeless(number)
         assert clusters is not None
@@ -184,7 +191,8 @@ class Loop:
     def _step(self, clusters: Clusters | None, context: RoundContext) -> Clusters:
         self.ask.clear()
         self.ask.round = context.round
-        self.ask.spare = self.serving.spare(context)
+        watched = self.settings.stop.held if self.settings.stop is not None and self.watched.ends is None else 0.0
+        self.ask.spare = max(self.serving.spare(context), watched)
         try:
             if clusters is None:
                 return self._returned("start", self.method.start(context, self.ask))
@@ -224,6 +232,11 @@ class Loop:
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
         self.arrivals = {int(number): list(names) for number, names in state["arrivals"].items()}
         self.records, self.remarks = Counter(state["records"]), list(state["remarks"])
+        self.watched = Watched(**state["watched"])
+        if self.watched.ends is not None and self.watched.of == self.rounds:
+            self.rounds = self.watched.ends
+        elif self.watched.ends is not None:  # a person wants other rounds now: watch anew
+            self.watched = Watched()
         for number, names in self.arrivals.items():
             self.calendar = self.calendar.joined_by(names, number)
         return Clusters.from_plain(state["clusters"], self.method.State)
@@ -283,11 +296,23 @@ class Loop:
             "memory": self.engine.remembered(),
             "records": dict(self.records),
             "remarks": self.remarks,
+            "watched": asdict(self.watched),
         }
         self.engine.flush()
         tables = {"history": self._history(number, clusters, measured, local), "ledger": self.ask.ledger}
         self.run.write_round(number, state, tables, self.ask.records)
         self.on_round(self._progress(number, len(clusters), measured, local))
+
+    def _end_if_level(self, clusters: Clusters, context: RoundContext) -> None:
+        """A run whose models no longer improve is brought to its end, where it was asked to watch out for that."""
+        if self.settings.stop is None or self.watched.ends is not None:
+            return
+        watch = self.settings.stop.watched
+        self.watched = watch(self.watched, self.method, self.serving, clusters, context, self.ask)
+        if self.watched.ends is not None:
+            since = f"no better on held-out rows since round {self.watched.best_round}"
+            self._remark(f"stopped early: {since}; the last round is {self.watched.ends}, not {self.rounds}")
+            self.rounds = self.watched.ends
 
     def _end_if_hopeless(self, number: int) -> None:
         """A run in which most clients fail, round after round, does not go on as if it trained."""

@@ -15,6 +15,7 @@ It is a setting of the run (`serving`), which every method can take; a method ma
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Annotated, Any
 
 import numpy as np
@@ -41,6 +42,10 @@ class Serving(BaseModel):
     def spare(self, context: RoundContext) -> float:
         """The share of clients' rows that nobody trains on in a round."""
         return 0.0
+
+    def last_round(self, now: int) -> int:
+        """Which round is to be the last if a run is to end soon after this one."""
+        return now + 1
 
     def before(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Any:
         """What must be known from before a round when it is over."""
@@ -76,22 +81,25 @@ class Pick(Serving):
     epochs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 20)  # of a client's own that are tried
     strength: Annotated[float, Field(ge=0)] = 100.0  # rows of all clients that count beside a client's own
 
-    def judged_after(self, context: RoundContext) -> int:
-        return max(context.rounds - max(round(self.left * context.rounds), 1), 1)
+    def judged_after(self, rounds: int) -> int:
+        return max(rounds - max(round(self.left * rounds), 1), 1)
 
     def spare(self, context: RoundContext) -> float:
-        return self.held if context.round <= self.judged_after(context) else 0.0
+        return self.held if context.round <= self.judged_after(context.rounds) else 0.0
+
+    def last_round(self, now: int) -> int:
+        return next(rounds for rounds in count(now + 1) if self.judged_after(rounds) > now)
 
     def before(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Tried]:
         """The losses of what serves clients now, where models are judged after the round."""
-        if context.round != self.judged_after(context):
+        if context.round != self.judged_after(context.rounds):
             return {}
         now = {client: method.served(clusters, client) for client in context.clients}
         tasks = {c: Try(t, (0,), self.held, temperatures=TEMPERATURES) for c, t in now.items() if not t.through}
         return dict(ask(tasks, phase="serve"))
 
     def after(self, method: Method, clusters: Clusters, context: RoundContext, ask: Ask, seen: Any = None) -> Clusters:
-        if context.round == self.judged_after(context):
+        if context.round == self.judged_after(context.rounds):
             clusters = self.judged(method, clusters, context, ask, seen or {})
         if 0 < context.round == context.rounds:
             return made(method, clusters, context, ask)

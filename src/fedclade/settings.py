@@ -26,6 +26,7 @@ from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
 from fedclade.serving import SERVINGS, Serving, serving_of
+from fedclade.stopping import Stop
 from fedclade.updates import UPDATE_STEPS, UpdateStep
 
 DEFAULT_DATA, DEFAULT_METHOD = "digits", "clade"
@@ -54,6 +55,7 @@ class Settings(BaseModel):
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
     training: Training = Training()  # how clients train
+    stop: Stop | None = None  # end the run early, once models no longer improve on rows that nobody trains on
     task: SerializeAsAny[Objective] = Classification()  # what networks are trained for
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10  # how many rounds
@@ -317,6 +319,7 @@ def in_one_line(error: ValidationError, where: str, known: Mapping[str, Any]) ->
 
         tables = {
             "training": Training.model_fields,
+            "stop": Stop.model_fields,
             "events": Event.model_fields,
             "data_options": DataOptions.model_fields,
         }

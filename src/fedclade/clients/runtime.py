@@ -282,7 +282,7 @@ class ClientRuntime:
         held = self.held(client)
         if not isinstance(task, Train) and task.on == "test":
             return held.test
-        if isinstance(task, Evaluate) or not task.spare or len(held.train) < 2:  # who has one row must train on it
+        if not task.spare or len(held.train) < 2:  # who has one row must train on it
             return held.train
         spared = min(max(round(task.spare * len(held.train)), 1), len(held.train) - 1)
         order = stream(self.seed, "spare", client).permutation(len(held.train))

@@ -116,6 +116,7 @@ class Evaluate:
     start: str = ""
     otherwise: np.ndarray | None = None  # None: the initial model
     on: Literal["test", "train"] = "test"
+    spare: float = 0.0  # of training rows only those that a `Train` with the same share leaves out; 0: all of them
     adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
     through: str = ""  # `weights` are of the clusters' network, which reads the probabilities of this slot's model
 
@@ -130,7 +131,7 @@ class Predict:
     start: str = ""
     rows: np.ndarray | None = None  # None: the client's own rows, and their labels come along
     on: Literal["test", "train"] = "test"
-    spare: float = 0.0  # of training rows only those that a `Train` with the same share leaves out; 0: all of them
+    spare: float = 0.0  # as in `Evaluate`
     otherwise: np.ndarray | None = None
     output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
     through: str = ""  # as in `Evaluate`
