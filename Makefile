@@ -71,6 +71,11 @@ results-benchmark: install
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md
 
+# How well clade finds groups, and how often it splits clients that are alike.
+.PHONY: results-groups
+results-groups: install
+	$(BIN)/python studies/groups.py --out docs/results/groups.md
+
 # What one lying client in ten can do; what damage to a run's files can do.
 .PHONY: results-attacks results-reliability
 results-attacks: install
