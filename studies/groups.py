@@ -14,7 +14,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from automatic import SETTINGS
 
