@@ -20,10 +20,12 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["hospitals", "wearables", "pictures", "characters", "own_method"])
+@pytest.mark.parametrize("name", ["hospitals", "wearables", "pictures", "characters", "own_method", "flower_app"])
 def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "pictures":
         pytest.importorskip("PIL")
+    if name == "flower_app":
+        pytest.importorskip("ray")
     result = example(name, monkeypatch).main(tmp_path)
     assert not len(result.failures)
     assert len(result.clusters) == 2
