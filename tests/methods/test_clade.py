@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedclade
+from fedclade.clustering.views import overlap_of_classes
 from fedclade.data.federation import Federation
 from fedclade.methods.clade import Clade
 from synthetic import planted
@@ -13,7 +14,7 @@ from synthetic import planted
 TRAINING = {"local_epochs": 1, "batch_size": 8, "learning_rate": 0.05, "momentum": 0.5}
 
 
-def run(federation: Federation, out: Path, rounds: int = 5, **settings: object) -> fedclade.Result:
+def run(federation: Federation | str, out: Path, rounds: int = 5, **settings: object) -> fedclade.Result:
     given = {"method": "clade", "model": "mlp", "training": TRAINING, "workers": 1, "seed": 1} | settings
     return fedclade.run(federation, rounds=rounds, out=out, **given)
 
@@ -43,6 +44,27 @@ def test_clients_that_are_alike_share_one_model(tmp_path: Path) -> None:
     result = run(planted(n_clients=10, n_groups=1, rows=60), tmp_path)
     assert result.summary["clusters"]["found"] == 1
     assert result.last_kept("groups")["why"] == "alike"
+
+
+@pytest.mark.parametrize(("split", "shared"), [("label-groups:2", False), ("adacfl-alpha:0.6:2", True)])
+def test_clusters_with_the_same_classes_share_all_layers_but_the_last(tmp_path: Path, split: str, shared: bool) -> None:
+    for seed in (0, 1, 2):
+        out = tmp_path / str(seed)
+        result = run("digits", out, 3, split=split, clients=12, rows=100, seed=seed, serving="model")
+        assert len(result.clusters) == 2
+        assert result.last_kept("groups")["shares_body"] is shared
+        one, other = (result.model_for(members[0]).state_dict() for members in result.clusters.values())
+        first, *_, last = (name for name in one if name.endswith("weight"))
+        assert np.array_equal(one[first], other[first]) is shared
+        assert not np.array_equal(one[last], other[last])
+
+
+def test_the_overlap_of_classes_by_hand() -> None:
+    halves = np.array([[[10, 10, 0, 0]] * 2, [[0, 0, 10, 10]] * 2, [[0, 10, 10, 0]] * 2], float)
+    assert overlap_of_classes(halves, np.zeros(3, int)) == 1
+    # Half of the rows of a cluster: 0.5 / (0.5 + 0.125) = 0.8, so that two clusters share 0 or 0.8 of 2.4.
+    assert overlap_of_classes(halves[:2], np.array([0, 1])) == 0
+    assert overlap_of_classes(halves, np.array([0, 1, 2])) == pytest.approx((0 + 1 / 3 + 1 / 3) / 3)
 
 
 def test_half_of_the_senders_send_half_as_much(tmp_path: Path) -> None:

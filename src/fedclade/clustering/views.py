@@ -50,8 +50,7 @@ class Statistics:
 
     def labels(self) -> View:
         shares = self.shares()
-        there = shares / (shares + RARE / shares.shape[2])
-        pictures = {"shares": {"labels": _pair(shares)}, "presence": {"labels": _pair(there)}}
+        pictures = {"shares": {"labels": _pair(shares)}, "presence": {"labels": _pair(presence(shares))}}
         return View(pictures, 1 / np.maximum(self.counts.sum(axis=2), 1.0), self.counts.sum(axis=1))
 
     def features(self, means: Mapping[str, np.ndarray] | None = None) -> View:
@@ -76,6 +75,19 @@ class Statistics:
         """Of each layer that needs no labels, (clients, numbers): the mean of all rows."""
         rows = np.maximum(self.counts.sum(axis=(1, 2)), 1.0)[:, None]
         return {name: sums.sum(axis=(1, 2)) / rows for name, sums in self.sums.items() if name != "labels"}
+
+
+def presence(shares: np.ndarray) -> np.ndarray:
+    """How much a class is there at all, 0 to 1, from its share of the rows."""
+    return shares / (shares + RARE / shares.shape[-1])
+
+
+def overlap_of_classes(counts: np.ndarray, labels: np.ndarray) -> float:
+    """Which part of the classes that two clusters hold both of them hold, on average over pairs; 1 for one cluster."""
+    held = np.stack([counts[labels == cluster].sum(axis=(0, 1)) for cluster in range(labels.max(initial=0) + 1)])
+    there = presence(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
+    pairs = [(there[j], there[k]) for j in range(len(there)) for k in range(j)]
+    return float(np.mean([np.minimum(a, b).sum() / np.maximum(a, b).sum() for a, b in pairs])) if pairs else 1.0
 
 
 def _pair(values: np.ndarray) -> Pair:

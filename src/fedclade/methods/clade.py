@@ -18,11 +18,12 @@ from pydantic import Field
 from fedclade.ask import Ask
 from fedclade.clients.tasks import Describe
 from fedclade.clustering.evidence import Evidence, find_groups
-from fedclade.clustering.views import Statistics, is_told_enough, positions
+from fedclade.clustering.views import Statistics, is_told_enough, overlap_of_classes, positions
 from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
 from fedclade.models.weights import average
 
 Told = Mapping[str, np.ndarray]
+SAME_CLASSES = 0.5  # of the classes that two clusters hold, on average: from here on they do the same task
 ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member
 
 
@@ -34,6 +35,7 @@ class Known:
     views: tuple[str, ...]  # what the clusters were found by
     pictures: Mapping[str, str]  # of each of these views the one that counted
     weights: Mapping[str, Mapping[str, float]]  # and by what the squares of its layers count
+    same_task: bool = False  # clusters differ in the shares of classes only, not in which there are
     looked: int = 0  # the round of the last look
     newcomers: int = 0  # since then
 
@@ -51,7 +53,9 @@ class Clade(Method):
 
     size: Count = 64  # numbers of a sketch
     senders: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of those who take part that trains and sends
-    share_body: bool = True  # where only labels differ, clusters share all layers but the last
+    share_body: bool = (
+        True  # clusters that hold the same classes in other shares have all layers but the last in common
+    )
     look_again: Annotated[float, Field(gt=0)] = 0.1  # when so many of all clients are new or have changed
     patience: Count = 5  # rounds between two looks
 
@@ -73,8 +77,11 @@ class Clade(Method):
         return self.sharing(trained, senders, context, ask) if self.is_body_shared(clusters) else trained
 
     def is_body_shared(self, clusters: Clusters) -> bool:
-        """Where labels alone differ, rows of a class look the same everywhere: only the last layer need differ."""
-        return self.share_body and clusters.state is not None and clusters.state.views == ("labels",)
+        """Where shares of labels alone differ, clusters do the same task with other odds: only the last layer differs.
+
+        Clusters that hold other classes do better apart: each has a smaller task, which other features solve.
+        """
+        return self.share_body and clusters.state is not None and clusters.state.same_task
 
     def sharing(self, clusters: Clusters, senders: list[str], context: RoundContext, ask: Ask) -> Clusters:
         """All layers but the last become the mean of all clusters', by the rows they were trained on."""
@@ -121,19 +128,22 @@ class Clade(Method):
     def looked(self, clusters: Clusters, told: Mapping[str, Told], context: RoundContext, ask: Ask) -> Clusters:
         """The clusters that the evidence shows; each goes on with the model that most of its members had."""
         clients = list(told)
-        views = Statistics.of(list(told.values())).views()
-        found = find_groups(views, context.seed)
-        record(found, clients, ask)
+        statistics = Statistics.of(list(told.values()))
+        found = find_groups(statistics.views(), context.seed)
         homes = clusters.cluster_of
         groups: dict[int, tuple[str, ...]] = {
             k: tuple(clients[place] for place in np.flatnonzero(found.labels == k)) for k in range(found.n_clusters)
         }
         looks = {view: found.looks[view] for view in found.views}
+        overlap = overlap_of_classes(statistics.counts, found.labels)
+        same_task = found.views == ("labels",) and overlap >= SAME_CLASSES
+        record(found, clients, ask, overlap, self.share_body and same_task)
         known = Known(
             told,
             found.views,
             {view: look.picture for view, look in looks.items()},
             {view: dict(look.scales) for view, look in looks.items()},
+            same_task,
             context.round,
         )
         models = {k: clusters.models[most_common(homes[client] for client in part)] for k, part in groups.items()}
@@ -254,7 +264,7 @@ def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tup
     return np.sqrt(np.maximum(squares, 0.0)), limit, members
 
 
-def record(found: Evidence, clients: list[str], ask: Ask) -> None:
+def record(found: Evidence, clients: list[str], ask: Ask, overlap: float, shares_body: bool) -> None:
     """Everything that was decided, and by what."""
     looks = [
         {
@@ -273,6 +283,7 @@ def record(found: Evidence, clients: list[str], ask: Ask) -> None:
         for view, look in found.looks.items()
     ]
     told = {"why": found.why, "p": found.p, "views": list(found.views), "clusters": found.n_clusters}
+    told |= {"overlap": overlap, "shares_body": shares_body}
     ask.record("groups", **told, looks=looks, clients=clients, labels=found.labels, margins=found.margins)
     shown = found.looks[found.views[0]] if found.views else max(found.looks.values(), key=lambda look: -look.p)
     if len(shown.products):
