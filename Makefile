@@ -58,12 +58,9 @@ pictures: install
 	$(BIN)/python studies/gallery.py
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).
-.PHONY: results-small results-rivals results-benchmark results-automatic reproductions
+.PHONY: results-small results-benchmark results-automatic reproductions
 results-small: install
-	$(BIN)/python studies/results.py --only small
-
-results-rivals: install
-	$(BIN)/python studies/results.py --only rivals
+	$(BIN)/python studies/results.py
 
 results-benchmark: install
 	$(BIN)/fedclade benchmark --page docs/benchmark.md
