@@ -12,7 +12,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedclade.clients.batched import SMALLEST, Chain, Operation, first_trained, is_worth_it, largest_group, operations
+from fedclade.clients.batched import (
+    SMALLEST,
+    Chain,
+    Operation,
+    first_trained,
+    is_used,
+    is_worth_it,
+    largest_group,
+    operations,
+)
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.quick import quick_forward
 from fedclade.models import row_type
@@ -221,10 +230,16 @@ class Built:
         """What trains it: a fixed rule, recorded with every run."""
         if self.objective.link is None:
             return self.plain
-        ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
+        ops = operations(self.module, input_shape, max(batch_size, SMALLEST), self.device)
         if ops is None or not is_worth_it(ops):
             return self.plain
         return BatchedNetwork(ops, self.plain.frozen, self.objective)
+
+    def path(self, input_shape: tuple[int, ...], batch_size: int) -> str:
+        """How it is trained: client by client, or many at once, by torch's products or by the compiled kernel."""
+        if not self.is_batched(input_shape, batch_size):
+            return "plain"
+        return "compiled" if is_used(self.device) else "batched"
 
     def is_batched(self, input_shape: tuple[int, ...], batch_size: int) -> bool:
         """Whether many clients are trained at once."""

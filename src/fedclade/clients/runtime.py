@@ -116,8 +116,7 @@ class ClientRuntime:
         return facts
 
     def _path(self, network: str) -> str:
-        together = self.built[network].is_batched(self.federation.input_shape, self.training.batch_size)
-        return "batched" if together else "plain"
+        return self.built[network].path(self.federation.input_shape, self.training.batch_size)
 
     def network(self, client: str, through: str = "") -> Built:
         """The network whose weights a task for this client speaks of."""
