@@ -63,7 +63,7 @@ def starts() -> Iterator[str]:
     yield f"| `import torch` | {torch:.2f} s | | |"
     for name, words in {
         "`fedclade methods`": ("-m", "fedclade", "methods"),
-        "a run of 0 rounds": ("-c", "import fedclade; fedclade.run(rounds=0, workers=1)"),
+        "a run of 0 rounds": ("-c", "import fedclade; fedclade.run(method='fedavg', rounds=0, workers=1)"),
     }.items():
         seconds = started(*words)
         yield f"| {name} | {seconds:.2f} s | | {seconds / torch:.2f} times `import torch` |"
@@ -83,10 +83,10 @@ def one_run(count: int) -> tuple[float, float, int, float]:
     """Seconds, peak megabytes, files and megabytes on disk of two rounds of FedAvg; imports are not counted."""
     import fedclade.api
 
-    fedclade.api.run(clients_of(20), model="mlp", rounds=1, workers=1)
+    fedclade.api.run(clients_of(20), method="fedavg", model="mlp", rounds=1, workers=1)
     data, began = clients_of(count), spent()
     with tempfile.TemporaryDirectory() as folder:
-        fedclade.api.run(data, model="mlp", rounds=2, workers=1, out=Path(folder) / "run")
+        fedclade.api.run(data, method="fedavg", model="mlp", rounds=2, workers=1, out=Path(folder) / "run")
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         return spent() - began, peak(), len(files), sum(path.stat().st_size for path in files) / 1e6
 
@@ -160,7 +160,13 @@ def our_round(engine: str, count: int, workers: int) -> float:
     import fedclade
 
     ends: list[float] = []
-    settings: dict[str, Any] = {"model": "mlp", "rounds": 3, "evaluate_every": 0, "training": {"local_epochs": 1}}
+    settings: dict[str, Any] = {
+        "method": "fedavg",
+        "model": "mlp",
+        "rounds": 3,
+        "evaluate_every": 0,
+        "training": {"local_epochs": 1},
+    }
     settings |= {"keep_local": False, "engine": engine, "workers": workers}
     fedclade.run(clients_of(count), on_round=lambda progress: ends.append(progress.seconds), **settings)
     return min(ends[1] - ends[0], ends[2] - ends[1])
