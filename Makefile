@@ -47,7 +47,7 @@ test-flower: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/scale.py --flower 300
+	$(BIN)/python benchmarks/scale.py --flower 1000
 
 clean:
 	rm -rf $(VENV) build dist

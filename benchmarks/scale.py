@@ -103,6 +103,56 @@ def runs(sizes: list[int]) -> Iterator[str]:
         )
 
 
+# ---- a deployed node --------------------------------------------------------------------------------------------------
+
+
+def node_tasks(repeats: int = 20) -> tuple[float, float]:
+    """Seconds of a node's worker for its first small task (it reads its rows), and for one of those that follow."""
+    import torch
+
+    from fedclade.clients.messages import pack
+    from fedclade.clients.objective import Classification
+    from fedclade.clients.tasks import Train, Training
+    from fedclade.data import DataOptions
+    from fedclade.deploy.worker import perform
+    from fedclade.engines.brief import Brief
+    from fedclade.models import make
+    from fedclade.models.weights import Layout, flatten
+
+    torch.set_num_threads(1)
+    recipe: Any = ("mlp", (20,), 4)
+    module = make(*recipe)
+    told = {"run": "bench", "session": "1", "since": 0, "seed": 0, "rows": None, "network": "", "preprocessing": None}
+    brief = Brief(
+        **told,  # type: ignore[arg-type]
+        training=Training(local_epochs=1),
+        classes=("0", "1", "2", "3"),
+        task=Classification(),
+        options=DataOptions(),
+        recipes={"": recipe},
+    )
+    task = pack(Train(flatten(module)), Layout.of(module))
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rows").mkdir()
+        x, y = clients_of(1, 200)["c000000"]
+        np.savez(Path(folder) / "rows" / "c0.npz", x=x, y=y)
+        config = {"name": "c0", "data": f"folder:{folder}/rows", "memory": f"{folder}/memory"}
+        for number in range(repeats):
+            began = time.process_time()
+            header = {"brief": brief.to_json(), "client": "c0", "task": task.header, "round": number + 1}
+            answer, _ = perform(config, header, task.arrays)
+            seconds.append(time.process_time() - began)
+            assert "Trained" in str(answer), answer
+    return seconds[0], min(seconds[1:])
+
+
+def nodes() -> Iterator[str]:
+    first, later = apart(node_tasks)
+    yield f"| a deployed node's worker: its first small task (it reads its rows) | {first:.3f} s | | |"
+    yield f"| every task after that (200 rows, MLP, 1 epoch) | {later:.4f} s | | {later / first:.2f} of the first |"
+
+
 # ---- trees ------------------------------------------------------------------------------------------------------------
 
 
@@ -236,22 +286,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="100,000 clients too")
     parser.add_argument("--flower", type=int, metavar="CLIENTS", help="the simulations too, with so many clients")
+    parser.add_argument("--only", choices=["scale", "flower"], help="this table alone")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     large = [100_000] if asked.large else []
-    parts = [starts(), runs([1000, 3000, 10_000, *large]), trees([1000, 2000, 4000, 10_000, *large], asked.repeats)]
+    sizes = [1000, 2000, 4000, 10_000, *large]
+    tables: dict[str, list[Iterator[str]]] = {
+        "scale": [starts(), runs([1000, 3000, 10_000, *large]), nodes(), trees(sizes, asked.repeats)]
+    }
     if asked.flower:
-        parts.append(simulations(asked.flower, 2))
-    lines = ["| what | time | besides | ratio or growth |", HEAD]
-    print(*lines, sep="\n", flush=True)
-    for part in parts:
-        for line in part:
+        tables["flower"] = [simulations(asked.flower, 2)]
+    for name in tables if asked.only is None else [asked.only]:
+        lines = ["| what | time | besides | ratio or growth |", HEAD]
+        print(*lines, sep="\n", flush=True)
+        for line in itertools.chain(*tables[name]):
             print(line, flush=True)
             lines.append(line)
-    if asked.out:
-        before, _, rest = asked.out.read_text().partition("<!-- scale -->\n")
-        _, _, after = rest.partition("<!-- end of scale -->")
-        asked.out.write_text("\n".join([f"{before}<!-- scale -->", *lines, f"<!-- end of scale -->{after}"]))
+        if asked.out:
+            before, _, rest = asked.out.read_text().partition(f"<!-- {name} -->\n")
+            _, _, after = rest.partition(f"<!-- end of {name} -->")
+            asked.out.write_text("\n".join([f"{before}<!-- {name} -->", *lines, f"<!-- end of {name} -->{after}"]))
 
 
 if __name__ == "__main__":
