@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt src/fedclade/clients/batched/kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,pictures,report,flower-sim]'
@@ -47,7 +47,7 @@ test-flower: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/scale.py --flower 300
+	$(BIN)/python benchmarks/scale.py --flower 1000
 
 clean:
 	rm -rf $(VENV) build dist

@@ -63,7 +63,7 @@ def starts() -> Iterator[str]:
     yield f"| `import torch` | {torch:.2f} s | | |"
     for name, words in {
         "`fedclade methods`": ("-m", "fedclade", "methods"),
-        "a run of 0 rounds": ("-c", "import fedclade; fedclade.run(rounds=0, workers=1)"),
+        "a run of 0 rounds": ("-c", "import fedclade; fedclade.run(method='fedavg', rounds=0, workers=1)"),
     }.items():
         seconds = started(*words)
         yield f"| {name} | {seconds:.2f} s | | {seconds / torch:.2f} times `import torch` |"
@@ -83,10 +83,10 @@ def one_run(count: int) -> tuple[float, float, int, float]:
     """Seconds, peak megabytes, files and megabytes on disk of two rounds of FedAvg; imports are not counted."""
     import fedclade.api
 
-    fedclade.api.run(clients_of(20), model="mlp", rounds=1, workers=1)
+    fedclade.api.run(clients_of(20), method="fedavg", model="mlp", rounds=1, workers=1)
     data, began = clients_of(count), spent()
     with tempfile.TemporaryDirectory() as folder:
-        fedclade.api.run(data, model="mlp", rounds=2, workers=1, out=Path(folder) / "run")
+        fedclade.api.run(data, method="fedavg", model="mlp", rounds=2, workers=1, out=Path(folder) / "run")
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         return spent() - began, peak(), len(files), sum(path.stat().st_size for path in files) / 1e6
 
@@ -101,6 +101,56 @@ def runs(sizes: list[int]) -> Iterator[str]:
             f"| a run: {size:,} clients x 16 rows, MLP, 2 rounds of FedAvg, one process "
             f"| {seconds:.1f} s | {memory:.0f} MB, {files} files, {disk:.0f} MB on disk | {grows} |"
         )
+
+
+# ---- a deployed node --------------------------------------------------------------------------------------------------
+
+
+def node_tasks(repeats: int = 20) -> tuple[float, float]:
+    """Seconds of a node's worker for its first small task (it reads its rows), and for one of those that follow."""
+    import torch
+
+    from fedclade.clients.messages import pack
+    from fedclade.clients.objective import Classification
+    from fedclade.clients.tasks import Train, Training
+    from fedclade.data import DataOptions
+    from fedclade.deploy.worker import perform
+    from fedclade.engines.brief import Brief
+    from fedclade.models import make
+    from fedclade.models.weights import Layout, flatten
+
+    torch.set_num_threads(1)
+    recipe: Any = ("mlp", (20,), 4)
+    module = make(*recipe)
+    told = {"run": "bench", "session": "1", "since": 0, "seed": 0, "rows": None, "network": "", "preprocessing": None}
+    brief = Brief(
+        **told,  # type: ignore[arg-type]
+        training=Training(local_epochs=1),
+        classes=("0", "1", "2", "3"),
+        task=Classification(),
+        options=DataOptions(),
+        recipes={"": recipe},
+    )
+    task = pack(Train(flatten(module)), Layout.of(module))
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rows").mkdir()
+        x, y = clients_of(1, 200)["c000000"]
+        np.savez(Path(folder) / "rows" / "c0.npz", x=x, y=y)
+        config = {"name": "c0", "data": f"folder:{folder}/rows", "memory": f"{folder}/memory"}
+        for number in range(repeats):
+            began = time.process_time()
+            header = {"brief": brief.to_json(), "client": "c0", "task": task.header, "round": number + 1}
+            answer, _ = perform(config, header, task.arrays)
+            seconds.append(time.process_time() - began)
+            assert "Trained" in str(answer), answer
+    return seconds[0], min(seconds[1:])
+
+
+def nodes() -> Iterator[str]:
+    first, later = apart(node_tasks)
+    yield f"| a deployed node's worker: its first small task (it reads its rows) | {first:.3f} s | | |"
+    yield f"| every task after that (200 rows, MLP, 1 epoch) | {later:.4f} s | | {later / first:.2f} of the first |"
 
 
 # ---- trees ------------------------------------------------------------------------------------------------------------
@@ -160,7 +210,13 @@ def our_round(engine: str, count: int, workers: int) -> float:
     import fedclade
 
     ends: list[float] = []
-    settings: dict[str, Any] = {"model": "mlp", "rounds": 3, "evaluate_every": 0, "training": {"local_epochs": 1}}
+    settings: dict[str, Any] = {
+        "method": "fedavg",
+        "model": "mlp",
+        "rounds": 3,
+        "evaluate_every": 0,
+        "training": {"local_epochs": 1},
+    }
     settings |= {"keep_local": False, "engine": engine, "workers": workers}
     fedclade.run(clients_of(count), on_round=lambda progress: ends.append(progress.seconds), **settings)
     return min(ends[1] - ends[0], ends[2] - ends[1])
@@ -230,22 +286,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="100,000 clients too")
     parser.add_argument("--flower", type=int, metavar="CLIENTS", help="the simulations too, with so many clients")
+    parser.add_argument("--only", choices=["scale", "flower"], help="this table alone")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     large = [100_000] if asked.large else []
-    parts = [starts(), runs([1000, 3000, 10_000, *large]), trees([1000, 2000, 4000, 10_000, *large], asked.repeats)]
+    sizes = [1000, 2000, 4000, 10_000, *large]
+    tables: dict[str, list[Iterator[str]]] = {
+        "scale": [starts(), runs([1000, 3000, 10_000, *large]), nodes(), trees(sizes, asked.repeats)]
+    }
     if asked.flower:
-        parts.append(simulations(asked.flower, 2))
-    lines = ["| what | time | besides | ratio or growth |", HEAD]
-    print(*lines, sep="\n", flush=True)
-    for part in parts:
-        for line in part:
+        tables["flower"] = [simulations(asked.flower, 2)]
+    for name in tables if asked.only is None else [asked.only]:
+        lines = ["| what | time | besides | ratio or growth |", HEAD]
+        print(*lines, sep="\n", flush=True)
+        for line in itertools.chain(*tables[name]):
             print(line, flush=True)
             lines.append(line)
-    if asked.out:
-        before, _, rest = asked.out.read_text().partition("<!-- scale -->\n")
-        _, _, after = rest.partition("<!-- end of scale -->")
-        asked.out.write_text("\n".join([f"{before}<!-- scale -->", *lines, f"<!-- end of scale -->{after}"]))
+        if asked.out:
+            before, _, rest = asked.out.read_text().partition(f"<!-- {name} -->\n")
+            _, _, after = rest.partition(f"<!-- end of {name} -->")
+            asked.out.write_text("\n".join([f"{before}<!-- {name} -->", *lines, f"<!-- end of {name} -->{after}"]))
 
 
 if __name__ == "__main__":

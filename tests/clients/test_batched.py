@@ -8,6 +8,8 @@ from fedclade.clients.batched import Chain, operations
 from fedclade.models import make
 from fedclade.models.weights import Layout, load
 
+pytestmark = pytest.mark.usefixtures("products")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
@@ -82,7 +84,7 @@ def autograd(module: nn.Module, weights: Tensor, x: Tensor, y: Tensor) -> tuple[
 
 
 @pytest.mark.parametrize("kind", ["noise", "real", "constant", "blank", "ties"])
-@pytest.mark.parametrize("batch", [2, 7])
+@pytest.mark.parametrize("batch", [2, 7, 18])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_are_those_of_autograd(name: str, batch: int, kind: str) -> None:
     module, shape = NETWORKS[name]

@@ -1,9 +1,11 @@
 """Evaluation with quick pools gives what the module itself gives."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedclade.clients.networks import CHUNK, Built
 from fedclade.clients.quick import quick_forward
 from fedclade.models import make
 
@@ -44,3 +46,19 @@ def test_it_is_the_same(name: str) -> None:
     x[:, :, :5] = 0
     with torch.inference_mode():
         torch.testing.assert_close(quick_forward(module)(x.clone()), module(x.clone()), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize(
+    ("name", "shape"), [("lenet5", (1, 28, 28)), ("mlp", (12,)), ("cnn1d", (6, 64)), ("bilstm", (6, 32))]
+)
+def test_whole_chunks_follow_the_module(name: str, shape: tuple[int, ...]) -> None:
+    """By the compiled kernel too, with the weights that are bound last."""
+    built = Built(lambda: make(name, shape, 4), 0)
+    rows = torch.rand(CHUNK, *shape)
+    for share in (1.0, 0.5):
+        weights = torch.from_numpy(built.initial * np.float32(share))[None]
+        built.plain.bind(weights, None)
+        with torch.inference_mode():
+            found, expected = built.outputs(rows, 0), built.outputs(rows, 0, each_layer=True)
+        assert torch.allclose(found, expected, atol=1e-5)

@@ -12,6 +12,7 @@ from fedclade.clients.training import Job, batches_of, train
 from fedclade.models import make
 from fedclade.models.weights import flatten, load
 
+pytestmark = pytest.mark.usefixtures("products")
 NETWORKS = [("lenet5", (1, 28, 28)), ("lenet5", (3, 32, 32)), ("mlp", (12,)), ("mnist-cnn", (1, 28, 28))]
 
 

@@ -12,7 +12,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedclade.clients.batched import SMALLEST, Chain, Operation, first_trained, is_worth_it, largest_group, operations
+from fedclade.clients.batched import (
+    SMALLEST,
+    Chain,
+    Operation,
+    first_trained,
+    is_used,
+    is_worth_it,
+    largest_group,
+    operations,
+)
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.quick import quick_forward
 from fedclade.models import row_type
@@ -20,6 +29,8 @@ from fedclade.models.weights import Layout, flatten, put
 from fedclade.randomness import seed_of
 
 STEPS_AT_ONCE = 64  # whose labels are looked up in one go
+CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
+PIECES = 5  # of a chunk, each small enough for a processor's cache: the compiled kernel takes one after the other
 
 
 class Network(Protocol):
@@ -205,7 +216,7 @@ class Built:
         self.plain = PlainNetwork(self.module)
         self.layout, self.initial = self.plain.layout, flatten(self.module)
         self.quick = quick_forward(self.module)
-        self.learner = cache(self._learner)
+        self.learner, self.compiled = cache(self._learner), cache(self._compiled)
 
     @property
     def objective(self) -> Objective:
@@ -216,15 +227,22 @@ class Built:
         self.device = device
         self.plain = PlainNetwork(self.module.to(device), objective)
         self.learner.cache_clear()
+        self.compiled.cache_clear()
 
     def _learner(self, input_shape: tuple[int, ...], batch_size: int) -> Network:
         """What trains it: a fixed rule, recorded with every run."""
         if self.objective.link is None:
             return self.plain
-        ops = operations(self.module, input_shape, max(batch_size, SMALLEST))
+        ops = operations(self.module, input_shape, max(batch_size, SMALLEST), self.device)
         if ops is None or not is_worth_it(ops):
             return self.plain
         return BatchedNetwork(ops, self.plain.frozen, self.objective)
+
+    def path(self, input_shape: tuple[int, ...], batch_size: int) -> str:
+        """How it is trained: client by client, or many at once, by torch's products or by the compiled kernel."""
+        if not self.is_batched(input_shape, batch_size):
+            return "plain"
+        return "compiled" if is_used(self.device) else "batched"
 
     def is_batched(self, input_shape: tuple[int, ...], batch_size: int) -> bool:
         """Whether many clients are trained at once."""
@@ -235,8 +253,30 @@ class Built:
 
         `each_layer`: somebody looks at single layers, so that each must be asked for itself.
         """
+        if len(rows) == CHUNK and not each_layer and (chain := self.compiled(tuple(rows.shape[1:]))):
+            return chain.outputs(self.plain.weights, as_inputs(rows))
         torch.default_generator.manual_seed(seed_of(self.seed, "forward", round=first) % 2**63)
         return (self.module if each_layer else self.quick)(self.plain.inputs(rows)).float()
+
+    def _compiled(self, input_shape: tuple[int, ...]) -> "CompiledForward | None":
+        """A forward pass of whole chunks by the compiled kernel."""
+        ops = operations(self.module, input_shape, CHUNK // PIECES, self.device) if is_used(self.device) else None
+        return CompiledForward(ops) if ops and is_worth_it(ops) else None
+
+
+class CompiledForward:
+    """What a network puts out, by the compiled kernel: pieces of a chunk stand for clients with the same weights."""
+
+    def __init__(self, ops: Sequence[Operation]) -> None:
+        self.chain = Chain(ops, PIECES)
+        self.loaded = torch.empty(0)
+
+    def outputs(self, weights: Tensor, rows: Tensor) -> Tensor:
+        if weights is not self.loaded:
+            for mine, given in zip(self.chain.parameters, self.chain.pack(weights), strict=True):
+                mine.copy_(given)
+            self.loaded = weights
+        return self.chain.outputs(rows.unflatten(0, (PIECES, -1))).transpose(1, 2).flatten(0, 1).clone()
 
 
 def as_inputs(rows: Tensor, kind: torch.dtype = torch.float32) -> Tensor:

@@ -16,7 +16,7 @@ from fedclade.clients.describe import OF_FEATURES, describe
 from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
-from fedclade.clients.networks import Built
+from fedclade.clients.networks import CHUNK, Built
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     SERVER,
@@ -44,7 +44,6 @@ from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
 WORST = 1e20  # the loss of a model that is of no use any more
-CHUNK = 250  # rows in one forward pass; fixed, because the size of a product may touch the last bit of a sum
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ class ClientRuntime:
         return facts
 
     def _path(self, network: str) -> str:
-        together = self.built[network].is_batched(self.federation.input_shape, self.training.batch_size)
-        return "batched" if together else "plain"
+        return self.built[network].path(self.federation.input_shape, self.training.batch_size)
 
     def network(self, client: str, through: str = "") -> Built:
         """The network whose weights a task for this client speaks of."""

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from fedclade.clients.memory import Memory
+from fedclade.clients.networks import CHUNK
 from fedclade.clients.objective import Classification, Objective
-from fedclade.clients.runtime import CHUNK, ClientRuntime
+from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Answer, Evaluate, Failure, Task, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine

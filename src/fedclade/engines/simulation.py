@@ -6,6 +6,7 @@ A virtual node is a hand that does work for many clients: a message for each cli
 import os
 import queue
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
 
 
+PATIENCE = 5.0  # seconds in which a cluster's address must answer
 HANDS = 64  # virtual nodes at most: each does one piece of work at a time, for many clients
 
 
@@ -76,7 +78,9 @@ class SimulatedHands:
         os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         cluster = address or os.environ.get("RAY_ADDRESS")
-        if cluster:  # other machines cannot map what lies in this one's memory
+        if cluster:
+            check_answers(cluster)
+            # Other machines cannot map what lies in this one's memory.
             runtime.federation = replace(runtime.federation, x=np.array(runtime.federation.x))
         is_on_gpu = runtime.x.device.type == "cuda"
         self._folder = Path(tempfile.mkdtemp(prefix="fedclade-"))
@@ -145,6 +149,21 @@ class SimulatedHands:
         self._done.set()
         self._thread.join(timeout=60)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def check_answers(cluster: str) -> None:
+    """Raise where nobody listens at a cluster's address: Ray itself would wait a minute before it gave up."""
+    if cluster in ("auto", "local"):
+        return
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise FedcladeError(f"{cluster!r} is no address of a Ray cluster: give engine.address as host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        begin = f"start one by `ray start --head --port {port}`"
+        raise FedcladeError(f"no Ray cluster answers at {cluster} ({why}): {begin}, or mend engine.address") from None
 
 
 def simulated_engine(

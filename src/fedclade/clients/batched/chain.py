@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedclade.clients.batched.layers import Dense, Operation, Step
-from fedclade.clients.batched.places import Block, Place, filled
+from fedclade.clients.batched.places import Block, Place, filled, zeros
 
-LARGEST_GROUP = 12  # clients that share products: more gain nothing
-CACHE = 1_500_000  # the numbers that they may have in use: about what a processor's cache holds
+LARGEST_GROUP = 24  # clients that share a step: more gain nothing
+CACHE = 2_000_000  # the numbers that they may have in use: about what a processor's cache holds
 
 
 class Chain:
@@ -67,7 +67,7 @@ class Loss:
     """What the outputs of a row cost, which stand under each other: [K, outputs, batch]."""
 
     def __init__(self, clients: int, batch: int, outputs: int) -> None:
-        whole, grad = (torch.zeros(clients, filled(outputs, batch), batch) for _ in range(2))
+        whole, grad = (zeros(clients, filled(outputs, batch), batch) for _ in range(2))
         self.place, self.outputs = Place(whole, whole[:, :outputs], grad, grad[:, :outputs]), outputs
 
     def targets(self, labels: Tensor, scale: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedclade.clients.batched.kernel import product
 from fedclade.clients.batched.layers import Operation, Pairs, Shape, Step, matrix_and_bias, pass_above
-from fedclade.clients.batched.places import SMALLEST, Block, Place, filled
+from fedclade.clients.batched.places import SMALLEST, Block, Place, filled, zeros
 
 # Weights of a convolution (with a stride: times the batch) beyond which torch's own is as fast: docs/benchmarks.md.
 LARGEST_KERNELS, LARGEST_STRIDED = 32_000, 400_000
@@ -26,8 +27,8 @@ class Convolution(Operation):
 
     def __init__(self, layer: nn.Conv1d | nn.Conv2d, places: Mapping[str, slice], shape: Shape, batch: int) -> None:
         self.places, self.shape, self.batch = places, shape, batch
-        self.kernel, self.stride = _sides(layer.kernel_size, 1), _sides(layer.stride, 1)
-        self.padding = _sides(layer.padding, 0)  # type: ignore[arg-type]
+        self.kernel, self.stride = sides_of(layer.kernel_size, 1), sides_of(layer.stride, 1)
+        self.padding = sides_of(layer.padding, 0)  # type: ignore[arg-type]
         sides = zip(shape[1:], self.padding, self.kernel, self.stride, strict=True)
         self.made: Shape = (layer.out_channels, *((n + 2 * extra - k) // step + 1 for n, extra, k, step in sides))
         self.weights = shape[0] * prod(self.kernel)
@@ -62,16 +63,18 @@ class Convolution(Operation):
         x, copies = copied_out(met, 4, block.value.shape[2], self.columns)
         gx, pieces = copied_out(met, 4, block.value.shape[2], self.columns)
         sums = [(g_met[:, :, i, j], pieces[:, :, i, j]) for i in range(met.shape[2]) for j in range(met.shape[3])]
-        x_turned, weights_turned = x.transpose(1, 2), block.value.transpose(1, 2)
+        make = product(block.value, x, out.whole)
+        learn = product(out.whole_grad, x.transpose(1, 2), block.grad)
+        give_back = product(block.value.transpose(1, 2), out.whole_grad, gx)
 
         def forward() -> None:
             copies.copy_(met)
-            torch.bmm(block.value, x, out=out.whole)
+            make(0.0)
 
         def backward(keep: float) -> None:
-            torch.baddbmm(block.grad, out.whole_grad, x_turned, beta=keep, out=block.grad)
+            learn(keep)
             if not first:
-                torch.bmm(weights_turned, out.whole_grad, out=gx)
+                give_back(0.0)
                 add_up(place.whole_grad, sums)
 
         return Step(place, forward, backward)
@@ -242,7 +245,7 @@ def copied_out(met: Tensor, n_rows: int, rows: int, columns: int) -> tuple[Tenso
 
     The dimensions of `met` after the client's up to `n_rows` are its rows, the others its columns.
     """
-    operand = torch.zeros(len(met), rows, columns)
+    operand = zeros(len(met), rows, columns)
     count, live = prod(met.shape[1:n_rows]), prod(met.shape[n_rows:])
     operand[:, count, :live] = 1
     return operand, operand[:, :count, :live].unflatten(2, met.shape[n_rows:]).unflatten(1, met.shape[1:n_rows])
@@ -283,6 +286,6 @@ def to_larger(gradient: Tensor, first: Tensor, second: Tensor) -> None:
     torch.sub(gradient, first, out=second)
 
 
-def _sides(sizes: tuple[int, ...], otherwise: int) -> tuple[int, int]:
+def sides_of(sizes: tuple[int, ...], otherwise: int) -> tuple[int, int]:
     """Height and width; a signal has a height of one."""
     return (otherwise, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])

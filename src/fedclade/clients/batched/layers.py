@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedclade.clients.batched.places import Block, Place, filled
+from fedclade.clients.batched.kernel import product, whole_rows
+from fedclade.clients.batched.places import Block, Place, filled, zeros
 
 LARGEST_MATRIX = 300_000  # beyond it torch's own steps are as fast (measured: docs/benchmarks.md)
 Pairs = list[tuple[Tensor, Tensor]]
@@ -57,7 +58,7 @@ class Dense(Operation):
         self.places, self.batch, self.inputs, self.outputs = places, batch, layer.in_features, layer.out_features
         self.last = last  # then it makes [K, outputs, batch], as the loss wants it
         rows = filled(self.outputs, batch)
-        self.form = (rows, filled(self.inputs + 1, batch, rows))
+        self.form = (rows, filled(self.inputs + 1, batch, rows, *whole_rows()))
         self.numbers = 2 * rows * self.form[1] + 3 * batch * self.form[1]
         self.worth_it = self.inputs * self.outputs <= LARGEST_MATRIX
 
@@ -65,20 +66,22 @@ class Dense(Operation):
         return matrix_and_bias(flat, self.places, packed[:, : self.outputs], self.inputs)
 
     def build(self, clients: int, out: Place, block: Block, first: bool) -> Step:
-        x, gx = (torch.zeros(clients, self.batch, block.value.shape[2]) for _ in range(2))
+        x, gx = (zeros(clients, self.batch, block.value.shape[2]) for _ in range(2))
         x[:, :, self.inputs] = 1
         g, g_turned = out.whole_grad, out.whole_grad.transpose(1, 2)
         factors = x, block.value.transpose(1, 2)
         if self.last:
             g, g_turned, factors = g_turned, g, (block.value, x.transpose(1, 2))
+        make, learn = product(*factors, out.whole), product(g_turned, x, block.grad)
+        give_back = product(g, block.value, gx)
 
         def backward(keep: float) -> None:
-            torch.baddbmm(block.grad, g_turned, x, beta=keep, out=block.grad)
+            learn(keep)
             if not first:
-                torch.bmm(g, block.value, out=gx)
+                give_back(0.0)
 
         place = Place(x, x[:, :, : self.inputs], gx, gx[:, :, : self.inputs])
-        return Step(place, lambda: torch.bmm(*factors, out=out.whole), backward)
+        return Step(place, lambda: make(0.0), backward)
 
 
 def matrix_and_bias(flat: Tensor, places: Mapping[str, slice], packed: Tensor, columns: int) -> Pairs:

@@ -14,6 +14,13 @@ from torch import Tensor
 
 ALIGNED = 32
 SMALLEST = 2
+SPARE = 16  # numbers that a vector of the compiled kernel may read beyond the end of a tensor
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """With some to spare behind them."""
+    count = prod(shape)
+    return torch.zeros(count + SPARE, dtype=dtype)[:count].view(shape)
 
 
 def filled(n: int, *others: int) -> int:
@@ -40,8 +47,9 @@ class Place:
         `shared`: nobody looks at the numbers once their gradients are known, so that these take their place.
         """
         count = prod(columns)
-        whole = torch.zeros(clients, rows, filled(count, rows))
-        grad = whole if shared else torch.zeros_like(whole)
+        size = clients, rows, filled(count, rows)
+        whole = zeros(*size)
+        grad = whole if shared else zeros(*size)
         return cls(whole, whole[..., :count].unflatten(2, columns), grad, grad[..., :count].unflatten(2, columns))
 
 
@@ -55,4 +63,4 @@ class Block:
     @classmethod
     def of(cls, clients: int, form: tuple[int, int] | None) -> "Block":
         rows, columns = form or (0, 0)
-        return cls(*(torch.zeros(clients, rows, columns) for _ in range(2)))
+        return cls(*(zeros(clients, rows, columns) for _ in range(2)))

@@ -6,19 +6,22 @@ from math import prod
 import torch
 from torch import nn
 
+from fedclade.clients.batched.compiled import CompiledConvolution
 from fedclade.clients.batched.convolutions import Convolution, MaxPool, MeanPool, PooledConvolution
+from fedclade.clients.batched.kernel import is_used
 from fedclade.clients.batched.layers import Dense, Flatten, Operation, Pass, Relu, Shape
 from fedclade.clients.batched.lstm import BiLstm
 from fedclade.models.networks import BiLSTM
 from fedclade.models.weights import Layout
 
+CPU = torch.device("cpu")
 KNOWN = {
     *(nn.Linear, nn.ReLU, nn.Flatten, nn.Unflatten, nn.Conv1d, nn.Conv2d),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
 }  # not their subclasses, which may do something else
 
 
-def operations(module: nn.Module, input_shape: Shape, batch: int) -> list[Operation] | None:
+def operations(module: nn.Module, input_shape: Shape, batch: int, device: torch.device = CPU) -> list[Operation] | None:
     """The operations of a module, or None where it does anything else. A batch is of two rows or more."""
     layers = chained(module)
     tied = len(list(module.parameters())) < sum(len(list(layer.parameters())) for layer in layers or ())
@@ -33,14 +36,14 @@ def operations(module: nn.Module, input_shape: Shape, batch: int) -> list[Operat
     if type(module) is BiLSTM:
         lstm = BiLstm(module.lstm, places(module.lstm), input_shape[1] if len(input_shape) == 2 else 1, batch)
         return [lstm, Dense(module.head, places(module.head), batch, last=True)]
-    return Reader(places, batch).read(layers, input_shape)
+    return Reader(places, batch, is_used(device)).read(layers, input_shape)
 
 
 class Reader:
     """Makes operations of layers, one after the other; `shape` is that of a row so far."""
 
-    def __init__(self, places: Callable[[nn.Module], dict[str, slice]], batch: int) -> None:
-        self.places, self.batch = places, batch
+    def __init__(self, places: Callable[[nn.Module], dict[str, slice]], batch: int, compiled: bool) -> None:
+        self.places, self.batch, self.compiled = places, batch, compiled
         self.found: list[Operation] = []
 
     def read(self, layers: Sequence[nn.Module], input_shape: Shape) -> list[Operation] | None:
@@ -95,6 +98,9 @@ class Reader:
 
     def _convolve(self, layer: nn.Conv1d | nn.Conv2d) -> bool:
         places = self.places(layer)
+        if self.compiled and set(layer.stride) == {1}:
+            compiled = CompiledConvolution(layer, places, self.shape, self.batch, self._pool_after())
+            return self._add(compiled, compiled.made)
         if not (self._finds_dealt and self._is_pooled([layer, *self.layers], self.shape)):
             convolution = Convolution(layer, places, self.shape, self.batch)
             return self._add(convolution, convolution.made)
@@ -105,6 +111,14 @@ class Reader:
         if not self.found and self._is_pooled(following, pooled.made) and self._fits_by_four(layer):
             pooled = PooledConvolution(layer, places, self.shape, self.batch, deals=True)
         return self._add(pooled, pooled.made)
+
+    def _pool_after(self) -> tuple[int, int]:
+        """Take the max pool that comes next, if there is one."""
+        following = self.layers[0] if self.layers else None
+        if not isinstance(following, nn.MaxPool1d | nn.MaxPool2d) or not takes_pairs(following) or following.ceil_mode:
+            return (1, 1)
+        del self.layers[0]
+        return (2, 2) if isinstance(following, nn.MaxPool2d) else (1, 2)
 
     @property
     def _finds_dealt(self) -> bool:
