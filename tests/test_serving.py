@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fedclade
+from fedclade.clients.objective import Classification, Tokens
 from fedclade.clients.tasks import Train, Try
 from fedclade.methods.base import RoundContext
 from fedclade.serving import Pick, picks
@@ -30,6 +32,24 @@ def test_picks_are_shrunk_to_what_is_best_for_all() -> None:
     assert picks(table[:3], rows[:3], 100.0) == [0, 0, 0]
     missing = np.array([[1.0, 2.0], [np.nan, np.nan]])
     assert picks(missing, np.array([5.0, 5.0]), 10.0) == [0, 0]
+
+
+@pytest.mark.parametrize("places", [None, 3])
+def test_models_are_judged_by_briers_score(places: int | None) -> None:
+    random = np.random.default_rng(0)
+    shape = (7, 4) if places is None else (7, 4, places)
+    outputs, y = random.normal(size=shape) * 3, random.integers(0, 4, (7,) if places is None else (7, places))
+    by_hand = []
+    for row, label in zip(outputs, y, strict=True):
+        columns = row[:, None] if places is None else row
+        scores = []
+        for column, wanted in zip(columns.T, np.atleast_1d(label), strict=True):
+            share = np.exp(column) / np.exp(column).sum()
+            scores.append(sum((p - (k == wanted)) ** 2 for k, p in enumerate(share)))
+        by_hand.append(np.mean(scores))
+    task = Classification() if places is None else Tokens()
+    found = task.held_out_losses(torch.from_numpy(outputs), torch.from_numpy(y))
+    np.testing.assert_allclose(found.numpy(), by_hand, rtol=1e-12)
 
 
 def test_rows_are_held_out_until_models_are_judged(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ It is a setting of the run (`serving`), which every method can take; a method ma
 - `fine-tune`: after the last round every client trains that for some epochs on its own rows.
 - `pick`: a share of each client's rows is not trained on until models are judged by them, when a tenth of the rounds is
   left: what the method says, as it is and after some epochs, the mean of all cluster models, and a model of the
-  client's own. What has the lowest loss, each client's own being shrunk to that of all clients, is made again after
-  the last round, with all rows. All but the latter begin with a model that has rounds to come: they are credited with
-  what the last round has gained, for each of them.
+  client's own. What has the lowest loss (Brier's score where rows have classes, `Objective.held_out_losses`), each
+  client's own being shrunk to that of all clients, is made again after the last round, with all rows. All but the
+  latter begin with a model that has rounds to come: they are credited with what the last round has gained, for each
+  of them.
 """
 
 import math

@@ -103,6 +103,10 @@ class Objective(BaseModel):
         """Of each row."""
         raise NotImplementedError
 
+    def held_out_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """By what models are compared on held-out rows: of each row, the less the better."""
+        return self.losses(outputs, targets)
+
     def mean_loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over some rows, each with its weight: what training lowers."""
         losses = self.losses(outputs, targets)
@@ -154,6 +158,13 @@ class Classification(Objective):
 
         losses = functional.cross_entropy(outputs, targets, reduction="none")
         return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+
+    def held_out_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Brier's score: it goes with accuracy, and no row that a model is very sure and wrong about decides alone."""
+        shares = outputs.softmax(1)
+        of_target = shares.gather(1, targets.unsqueeze(1)).squeeze(1)
+        scores = (shares**2).sum(1) - 2 * of_target + 1
+        return scores if scores.ndim == 1 else scores.flatten(1).mean(1)
 
     def mean_loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         from torch.nn import functional

@@ -425,11 +425,11 @@ def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
 
 
 def cooled_losses(network: Built, weights: np.ndarray, rows: Rows, temperatures: Sequence[float]) -> list[float]:
-    """The mean loss at each temperature; where outputs are no logits, they are left as they are."""
+    """The mean loss on held-out rows at each temperature; where outputs are no logits, they are left as they are."""
     found, objective = outputs(network, weights, rows), network.objective
     means = []
     for heat in temperatures if objective.link == "softmax" else [1.0] * len(temperatures):
-        each = [objective.losses(out / heat, rows.y[p]) for p, out in zip(rows.chunks(), found, strict=True)]
+        each = [objective.held_out_losses(out / heat, rows.y[p]) for p, out in zip(rows.chunks(), found, strict=True)]
         means.append(float(torch.cat(each).double().mean()))
     return means
 
