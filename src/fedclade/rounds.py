@@ -64,6 +64,7 @@ class Loop:
         self.ask = Ask(
             engine,
             aggregation=settings.aggregation,
+            optimizer=settings.server,
             updates=settings.updates,
             quorum=settings.quorum,
             max_samples=settings.max_samples,
@@ -224,6 +225,7 @@ class Loop:
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
         self.arrivals = {int(number): list(names) for number, names in state["arrivals"].items()}
         self.records, self.remarks = Counter(state["records"]), list(state["remarks"])
+        self.ask.stepping.restore(state.get("server", {}))
         for number, names in self.arrivals.items():
             self.calendar = self.calendar.joined_by(names, number)
         return Clusters.from_plain(state["clusters"], self.method.State)
@@ -280,6 +282,7 @@ class Loop:
             "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
             "arrivals": self.arrivals,
+            "server": dict(self.ask.stepping.keep(clusters.models.values())),
             "memory": self.engine.remembered(),
             "records": dict(self.records),
             "remarks": self.remarks,

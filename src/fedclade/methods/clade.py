@@ -91,6 +91,7 @@ class Clade(Method):
         for cluster, model in clusters.models.items():
             models[cluster] = mean.copy()
             models[cluster][head] = model[head]
+            ask.stepping.hand_on(model, models[cluster])
         return replace(clusters, models=models)
 
     def sending(self, clusters: Clusters, context: RoundContext) -> list[str]:

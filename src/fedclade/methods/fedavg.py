@@ -40,7 +40,8 @@ class FedNova(Method):
         trained = ask(Train(clusters.models[0]), to=context.sample())
         if not len(trained):
             return clusters
-        return replace(clusters, models={0: self.normalised(clusters.models[0], trained, context)})
+        before = clusters.models[0]
+        return replace(clusters, models={0: trained.step(before, self.normalised(before, trained, context))})
 
     def normalised(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
         """The model moved along the combined direction of single steps, by as many steps as clients took on average.

@@ -33,13 +33,10 @@ class SharedLayers(Method):
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         shared: Shared = clusters.state
-        model, place = clusters.models[0].copy(), context.layout.select(shared.layers)
-        task = Train(model, layers=shared.layers, start=LOCAL, upload=shared.layers)
+        task = Train(clusters.models[0], layers=shared.layers, start=LOCAL, upload=shared.layers)
         clients = context.sample()
-        combined = ask.combined(dict.fromkeys(clients, task), {0: model[place]}, dict.fromkeys(clients, 0))
-        model = model.copy()
-        model[place] = combined.models[0]
-        return replace(clusters, models={0: model})
+        combined = ask.combined(dict.fromkeys(clients, task), clusters.models, dict.fromkeys(clients, 0))
+        return replace(clusters, models=combined.models)
 
     def served(self, clusters: Clusters, client: str) -> Evaluate:
         return Evaluate(clusters.model_of(client), layers=clusters.state.layers, start=LOCAL)
