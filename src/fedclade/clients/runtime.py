@@ -214,7 +214,8 @@ class ClientRuntime:
             chosen[client] = int(np.argmin(fits))
             batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
-            jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before))
+            still = network.layout.others(task.trains)
+            jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before, still))
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)

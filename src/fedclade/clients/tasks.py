@@ -83,6 +83,7 @@ class Train:
     layers: Layers = None  # which layers of `weights` are sent; the client fills the others from its slot `start`
     start: str = ""  # start from this slot of the client's memory (the initial model while it is empty)
     upload: Layers | Literal["nothing"] = None
+    trains: Layers = None  # the layers that move; others stay as they are (FedRep, FedBABU)
     save: str = LOCAL  # the slot that takes the trained weights; "" keeps nothing
     training: Training | None = None  # None: the run's own
     proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)

@@ -25,6 +25,7 @@ class Job:
     centre: np.ndarray | None = None
     linear: np.ndarray | None = None
     steps_before: int = 0  # of its schedule that were taken earlier
+    still: Sequence[slice] = ()  # parts of its weights that do not move
 
 
 def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator) -> np.ndarray:
@@ -90,10 +91,12 @@ class Descent:
         self.terms = _extra_terms(network, jobs, device)
         self.rates = _cyclic_rates(jobs, training, lengths).to(device) if training.schedule == "cyclic" else None
         self.frozen: list[tuple[int, Tensor]] = []
-        if network.frozen:
-            marked = torch.zeros(1, len(jobs[0].weights), device=device)
-            for place in network.frozen:
-                marked[:, place] = 1
+        if network.frozen or any(job.still for job in jobs):
+            apart = jobs if any(job.still for job in jobs) else jobs[:1]
+            marked = torch.zeros(len(apart), len(jobs[0].weights), device=device)
+            for row, job in zip(marked, apart, strict=True):
+                for place in (*network.frozen, *job.still):
+                    row[place] = 1
             self.frozen = [(part, mask > 0) for part, mask in enumerate(network.pack(marked)) if mask.any()]
 
     def step(self, number: int, *batches: Any) -> Tensor:
@@ -134,12 +137,13 @@ class Descent:
             way.add_(w, alpha=self.training.weight_decay)
             for frozen, mask in self.frozen:
                 if frozen == part:
-                    way.masked_fill_(mask, 0)
+                    way.masked_fill_(mask[: len(way)], 0)
         return way
 
     def _freeze(self) -> None:
         for part, mask in self.frozen:
-            self.network.grads[part].masked_fill_(mask, 0)
+            grads = self.network.grads[part]
+            grads.masked_fill_(mask[: len(grads)], 0)
 
     def _gradients(self, batch: Any) -> Tensor:
         loss = self.network.gradients(batch, 0.0)

@@ -25,7 +25,7 @@ from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
 from fedclade.methods.per_fedavg import PerFedAvg
-from fedclade.methods.shared_layers import FedPer, LGFedAvg
+from fedclade.methods.shared_layers import FedBABU, FedPer, FedRep, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
     "clade": Clade,
@@ -56,6 +56,8 @@ METHODS: dict[str, type[Method]] = {
     "dynamic": Dynamic,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedbabu": FedBABU,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
 }

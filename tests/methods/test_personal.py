@@ -1,0 +1,107 @@
+"""Methods that give each client something of its own: against plain torch, and what they send and resume."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plain import PlainClients
+
+import fedclade
+from fedclade.clients.memory import Memory
+from fedclade.clients.tasks import LOCAL, Training
+from fedclade.methods import METHODS
+from fedclade.methods.shared_layers import FedBABU, FedRep
+from fedclade.models import make
+from fedclade.models.weights import Layout
+from harness import Session, Travelled, local
+from synthetic import planted
+
+TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
+GENTLE = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
+SIZES = {"fc1": 8 * 128 + 128, "fc2": 128 * 64 + 64, "fc3": 64 * 32 + 32, "fc4": 32 * 4 + 4}
+PERSONAL: dict[str, dict[str, Any]] = {"fedrep": {}, "fedbabu": {}}
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_it_serves_groups_that_one_model_cannot(name: str) -> None:
+    federation = planted(n_clients=8, rows=80)
+    method = {"name": name, **PERSONAL[name]}
+    result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=6, workers=1)
+    one = fedclade.run(federation, method="fedavg", model="mlp", training=TRAINING, rounds=6, workers=1)
+    assert one.accuracy["mean"] < 0.7
+    assert result.accuracy["mean"] > 0.85
+    assert result.accuracy["worst"] > 0.7
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_stopped_and_resumed_is_the_same(name: str, tmp_path: Path) -> None:
+    method = {"name": name, **PERSONAL[name]}
+    events = [{"round": 2, "join": ["c5"]}, {"round": 4, "leave": ["c1"]}]
+    settings: dict[str, Any] = dict(method=method, model="mlp", training=TRAINING, serving="model", participation=0.5)
+    settings |= {"events": events, "workers": 1}
+    whole = fedclade.run(planted(), rounds=5, **settings)
+    fedclade.run(planted(), rounds=3, out=tmp_path / "run", **settings)
+    resumed = fedclade.resume(tmp_path / "run", rounds=5, data=planted())
+    here = [client for client in planted().names if client != "c1"]
+    assert all(np.array_equal(resumed.weights_for(c), whole.weights_for(c)) for c in here)
+    two = fedclade.run(planted(), rounds=5, **{**settings, "workers": 2})
+    assert all(np.array_equal(two.weights_for(c), whole.weights_for(c)) for c in here)
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_half_of_the_clients_a_round_and_one_that_never_answers(name: str, tmp_path: Path) -> None:
+    engine = local(planted(n_clients=8, rows=40), tmp_path, TRAINING)
+    answer = engine.answer
+    engine.answer = lambda tasks, round: {  # type: ignore[method-assign]
+        client: reply for client, reply in answer(tasks, round).items() if client != "c3"
+    }
+    session = Session(METHODS[name](**PERSONAL[name]), engine, TRAINING, participation=0.5)
+    clusters = session.go(3)  # it checks that they are a partition
+    assert all(np.isfinite(model).all() for model in clusters.models.values())
+    assert not np.array_equal(clusters.models[0], engine.initial)
+    engine.close()
+
+
+# --- FedRep and FedBABU -----------------------------------------------------------------------------------------------
+
+
+def a_round(method: Any, folder: Path, training: Training) -> tuple[PlainClients, np.ndarray, np.ndarray, Memory]:
+    """The clients, the model before and after a round, and what the clients remember then."""
+    federation = planted(n_clients=3)
+    engine = local(federation, folder, training)
+    model = Session(method, engine, training).go(1).models[0]
+    engine.close()
+    return PlainClients(federation, training), engine.initial, model, Memory(folder)
+
+
+def test_fedrep_trains_the_head_first_and_then_the_body(tmp_path: Path) -> None:
+    clients, initial, model, memory = a_round(FedRep(head_epochs=4), tmp_path, GENTLE)
+    made = {}
+    for client in clients.federation.names:
+        head = clients.sgd(initial, clients.batches(client, 1, local_epochs=4), lambda name: name.startswith("fc4"))
+        made[client] = clients.sgd(head, clients.batches(client, 1), lambda name: not name.startswith("fc4"))
+        np.testing.assert_allclose(memory.read(client, LOCAL), made[client], atol=1e-5)
+    body = slice(0, len(initial) - SIZES["fc4"])
+    np.testing.assert_allclose(model[body], clients.mean(made)[body], atol=1e-5)
+    memory.close()
+
+
+def test_fedbabu_never_trains_the_head(tmp_path: Path) -> None:
+    clients, initial, model, memory = a_round(FedBABU(), tmp_path, GENTLE)
+    made = {
+        c: clients.sgd(initial, clients.batches(c, 1), lambda name: not name.startswith("fc4"))
+        for c in clients.federation.names
+    }
+    np.testing.assert_allclose(model, clients.mean(made), atol=1e-5)
+    head = Layout.of(make("mlp", (8,), 4)).select("head")
+    assert np.array_equal(model[head], initial[head])
+    memory.close()
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedbabu"])
+def test_only_the_body_travels(name: str) -> None:
+    result = fedclade.run(planted(), method=name, model="mlp", rounds=2, workers=1, serving="model")
+    messages = 2 * 6 * (2 if name == "fedrep" else 1)
+    for sent in result.summary["bytes"].values():
+        assert Travelled(sent, messages) == 2 * 6 * (sum(SIZES.values()) - SIZES["fc4"])
