@@ -11,7 +11,7 @@ import numpy as np
 
 from fedclade.ask import Ask, Engine
 from fedclade.clients.objective import ACCURACY, Metric, record_of
-from fedclade.clients.tasks import LOCAL, Answer, Evaluate, Evaluated, Failure, Task
+from fedclade.clients.tasks import LOCAL, NO_MODELS, Answer, Evaluate, Evaluated, Failure, Task
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.errors import FedcladeError, listed
 from fedclade.events import Calendar, groups_of
@@ -150,7 +150,9 @@ class Loop:
         self._remark(f"what {names} remembered was lost: they went on after round {round} from the cluster models")
         for client, slot in lost:
             model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
-            if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
+            if (
+                slot not in NO_MODELS and len(model) == self.engine.layout_of(client).size
+            ):  # else it begins with the initial model
                 self.engine.remember(client, slot, model, round)
         self.engine.flush()
 

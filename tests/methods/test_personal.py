@@ -11,6 +11,8 @@ import fedclade
 from fedclade.clients.memory import Memory
 from fedclade.clients.tasks import LOCAL, Training
 from fedclade.methods import METHODS
+from fedclade.methods.apfl import APFL
+from fedclade.methods.pfedme import PFedMe
 from fedclade.methods.shared_layers import FedBABU, FedRep
 from fedclade.models import make
 from fedclade.models.weights import Layout
@@ -20,7 +22,12 @@ from synthetic import planted
 TRAINING = Training(local_epochs=3, batch_size=8, learning_rate=0.1)
 GENTLE = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 SIZES = {"fc1": 8 * 128 + 128, "fc2": 128 * 64 + 64, "fc3": 64 * 32 + 32, "fc4": 32 * 4 + 4}
-PERSONAL: dict[str, dict[str, Any]] = {"fedrep": {}, "fedbabu": {}}
+PERSONAL: dict[str, dict[str, Any]] = {
+    "fedrep": {},
+    "fedbabu": {},
+    "apfl": {"adaptive": True},
+    "pfedme": {},
+}
 
 
 @pytest.mark.parametrize("name", PERSONAL)
@@ -105,3 +112,71 @@ def test_only_the_body_travels(name: str) -> None:
     messages = 2 * 6 * (2 if name == "fedrep" else 1)
     for sent in result.summary["bytes"].values():
         assert Travelled(sent, messages) == 2 * 6 * (sum(SIZES.values()) - SIZES["fc4"])
+
+
+# --- APFL and pFedMe --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_apfl_is_that_of_the_paper(adaptive: bool, tmp_path: Path) -> None:
+    """Two rounds of w -= eta g(w), v -= eta share g(mixed), share -= eta <v - w, g(mixed)>, step by step."""
+    training = GENTLE.model_copy(update={"momentum": 0.0})
+    federation, eta = planted(n_clients=3), training.learning_rate
+    engine = local(federation, tmp_path, training)
+    clusters = Session(APFL(share=0.3, adaptive=adaptive), engine, training).go(2)
+    engine.close()
+    clients, memory = PlainClients(federation, training), Memory(tmp_path)
+    shared, own, share = (
+        engine.initial,
+        dict.fromkeys(federation.names, engine.initial),
+        dict.fromkeys(federation.names, 0.3),
+    )
+    for round in (1, 2):
+        sent = {}
+        for client in federation.names:
+            w, v, a = shared.astype(float), own[client].astype(float), share[client]
+            for x, y in clients.batches(client, round):
+                slope = clients.gradient(a * v + (1 - a) * w, x, y)
+                step = clients.gradient(w, x, y)
+                climb = float((v - w) @ slope)
+                w, v = w - eta * step, v - eta * a * slope
+                a = min(max(a - eta * climb, 0.0), 1.0) if adaptive else a
+            sent[client], own[client], share[client] = w, v, a
+            served = a * v + (1 - a) * w
+        shared = clients.mean(sent)
+    np.testing.assert_allclose(clusters.models[0], shared, atol=1e-4)
+    np.testing.assert_allclose(memory.read(client, "personal"), served, atol=1e-4)
+    kept = memory.read(client, "share")
+    assert (kept is None) if not adaptive else abs(kept[0] - share[client]) < 1e-4
+    assert share[client] != 0.3 if adaptive else True
+    memory.close()
+
+
+def test_pfedme_is_that_of_the_paper(tmp_path: Path) -> None:
+    federation, strength, rate, personal_rate, steps, beta = planted(n_clients=3), 10.0, 0.02, 0.05, 3, 1.5
+    method = PFedMe(strength=strength, rate=rate, personal_rate=personal_rate, steps=steps, beta=beta)
+    engine = local(federation, tmp_path, GENTLE)
+    clusters = Session(method, engine, GENTLE).go(2)
+    engine.close()
+    clients, memory, shared = PlainClients(federation, GENTLE), Memory(tmp_path), engine.initial.astype(float)
+    for round in (1, 2):
+        sent, own = {}, {}
+        for client in federation.names:
+            w, theta = shared, shared
+            for x, y in clients.batches(client, round):
+                for _ in range(steps):
+                    theta = theta - personal_rate * (clients.gradient(theta, x, y) + strength * (theta - w))
+                w = w - rate * strength * (w - theta)
+            sent[client], own[client] = w, theta
+        shared = (1 - beta) * shared + beta * clients.mean(sent)
+    np.testing.assert_allclose(clusters.models[0], shared, atol=1e-4)
+    for client, theta in own.items():
+        np.testing.assert_allclose(memory.read(client, "personal"), theta, atol=1e-4)
+    memory.close()
+
+
+@pytest.mark.parametrize("name", ["apfl", "pfedme"])
+def test_a_model_of_ones_own_is_not_sent(name: str) -> None:
+    result = fedclade.run(planted(), method=name, model="mlp", rounds=2, workers=1)
+    for sent in result.summary["bytes"].values():
+        assert Travelled(sent, 2 * 6) == 2 * 6 * sum(SIZES.values())

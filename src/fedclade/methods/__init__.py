@@ -6,6 +6,7 @@ from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.agreement import Agreement
 from fedclade.methods.alone import Centralized, Local
+from fedclade.methods.apfl import APFL
 from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, remembered
 from fedclade.methods.cfl import CFL, StabilityCFL
 from fedclade.methods.clade import Clade
@@ -25,6 +26,7 @@ from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
 from fedclade.methods.per_fedavg import PerFedAvg
+from fedclade.methods.pfedme import PFedMe
 from fedclade.methods.shared_layers import FedBABU, FedPer, FedRep, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
@@ -60,6 +62,8 @@ METHODS: dict[str, type[Method]] = {
     "fedbabu": FedBABU,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "apfl": APFL,
+    "pfedme": PFedMe,
 }
 
 
