@@ -388,7 +388,7 @@ class Ask:
         self.answered.add(client)
         self._enter(client, phase, "up", pack(answer, layout).nbytes)
         if isinstance(answer, Trained):
-            self.trained[client] = replace(answer, weights=NOTHING)
+            self.trained[client] = replace(answer, weights=NOTHING, control=None)
             if phase == "train":
                 self.trained_to_serve.add(client)
 

@@ -20,6 +20,7 @@ from fedclade.clients.networks import Built
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     APART,
+    CONTROL,
     PERSONAL,
     SERVER,
     SHARE,
@@ -39,6 +40,7 @@ from fedclade.clients.tasks import (
     Training,
     Tried,
     Try,
+    effective_steps,
 )
 from fedclade.clients.training import Job, batches_of, train_beside
 from fedclade.codec import Packet
@@ -220,8 +222,10 @@ class ClientRuntime:
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
             still = network.layout.others(task.trains)
             start = starts[chosen[client]]
-            own = self._own(client, task, start)
-            jobs.append(Job(start, batches, task.proximal, task.centre, task.linear, before, still, *own))
+            own, linear = self._own(client, task, start), task.linear
+            if task.control is not None:
+                linear = task.control - self._control(client, task) + (0 if linear is None else linear)
+            jobs.append(Job(start, batches, task.proximal, task.centre, linear, before, still, *own))
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
@@ -232,8 +236,12 @@ class ClientRuntime:
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
             sent = self._outgoing(client, task, job.weights, weights, network.layout, round)
-            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice)
+            control = self._control_after(client, task, job, weights, training)
+            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice, control)
         kept = [(client, task.save, weights) for (client, task), weights in zip(tasks.items(), trained, strict=True)]
+        for client, answer in answers.items():
+            if isinstance(answer, Trained) and answer.control is not None:
+                kept.append((client, CONTROL, self._control(client, tasks[client]) + answer.control))
         for place, (client, task) in enumerate(tasks.items() if beside else ()):
             kept += self._kept_beside(client, task, trained[place], *(part[place] for part in beside))
         self.memory.write_all([one for one in kept if one[1]], round)
@@ -241,6 +249,22 @@ class ClientRuntime:
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _control(self, client: str, task: Train) -> np.ndarray:
+        """The client's own mean gradient, as of its last training."""
+        kept = self.memory.read(client, CONTROL)
+        return np.zeros_like(task.control) if kept is None else kept
+
+    def _control_after(
+        self, client: str, task: Train, job: Job, weights: np.ndarray, training: Training
+    ) -> np.ndarray | None:
+        """How it has changed: what training went by, a step, in place of what all clients' was (option II)."""
+        if task.control is None:
+            return None
+        length = training.learning_rate * effective_steps(len(job.batches), training.momentum)
+        gone = (job.weights - weights) / max(length, 1e-12)
+        gone[self.network(client).layout.n_parameters :] = 0  # running statistics are no result of gradient steps
+        return (gone - task.control).astype(np.float32)
 
     def _own(self, client: str, task: Train, start: np.ndarray) -> tuple[np.ndarray | None, float]:
         """The model that a client trains beside another, where it begins, and its share in what serves the client."""

@@ -21,8 +21,14 @@ LOCAL = "local"  # the slot of a client's memory that holds its locally trained 
 PERSONAL = "personal"  # the slot of a model that is the client's own, which it has trained beside another
 APART = "apart"  # of what such a model is mixed from (APFL)
 SHARE = "share"  # of how much of it (APFL): one number
-NO_MODELS = (SHARE,)  # slots that hold no model: whoever has lost what is in them begins without
+CONTROL = "control"  # of the mean gradient of a client's last training (SCAFFOLD)
+NO_MODELS = (SHARE, CONTROL)  # slots that hold no model: whoever has lost what is in them begins without
 SERVER = "server"  # the name under which the server itself works on rows it was given
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """How far `steps` steps of gradient descent with momentum go, in steps without it."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 @travels
@@ -114,6 +120,9 @@ class Train:
     proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)
     centre: np.ndarray | None = None  # None: the weights it started from
     linear: np.ndarray | None = None  # adds <linear, w> to the loss (ClusterFL)
+    control: np.ndarray | None = (
+        None  # all clients' mean gradient: what the client's own lacks of it is added (SCAFFOLD)
+    )
     beside: Mixture | Envelope | None = None  # a model of the client's own that is trained in the same steps
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
@@ -196,6 +205,7 @@ class Trained:
     steps: int
     loss: float  # mean training loss over the steps
     chosen: int | None = None  # which of several candidates it started from
+    control: np.ndarray | None = None  # how the client's own mean gradient has changed, where all clients' was sent
 
 
 @travels

@@ -27,6 +27,7 @@ from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
 from fedclade.methods.per_fedavg import PerFedAvg
 from fedclade.methods.pfedme import PFedMe
+from fedclade.methods.scaffold import Scaffold
 from fedclade.methods.shared_layers import FedBABU, FedPer, FedRep, LGFedAvg
 
 METHODS: dict[str, type[Method]] = {
@@ -36,6 +37,7 @@ METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fednova": FedNova,
+    "scaffold": Scaffold,
     "fedclust": FedClust,
     "hicfl": HiCFL,
     "agreement": Agreement,
