@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from plain import PlainClients
+from torch import nn
 
 import fedclade
 from fedclade.clients.memory import Memory
@@ -15,6 +17,7 @@ from fedclade.methods.apfl import APFL
 from fedclade.methods.pfedme import PFedMe
 from fedclade.methods.shared_layers import FedBABU, FedRep
 from fedclade.models import make
+from fedclade.models.mixture import MixtureNetwork
 from fedclade.models.weights import Layout
 from harness import Session, Travelled, local
 from synthetic import planted
@@ -27,6 +30,7 @@ PERSONAL: dict[str, dict[str, Any]] = {
     "fedbabu": {},
     "apfl": {"adaptive": True},
     "pfedme": {},
+    "fedem": {"n_components": 2},
 }
 
 
@@ -34,8 +38,9 @@ PERSONAL: dict[str, dict[str, Any]] = {
 def test_it_serves_groups_that_one_model_cannot(name: str) -> None:
     federation = planted(n_clients=8, rows=80)
     method = {"name": name, **PERSONAL[name]}
-    result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=6, workers=1)
-    one = fedclade.run(federation, method="fedavg", model="mlp", training=TRAINING, rounds=6, workers=1)
+    settings: dict[str, Any] = dict(model="mlp", training=TRAINING, rounds=10, workers=1, evaluate_every=0)
+    result = fedclade.run(federation, method=method, **settings)
+    one = fedclade.run(federation, method="fedavg", **settings)
     assert one.accuracy["mean"] < 0.7
     assert result.accuracy["mean"] > 0.85
     assert result.accuracy["worst"] > 0.7
@@ -180,3 +185,47 @@ def test_a_model_of_ones_own_is_not_sent(name: str) -> None:
     result = fedclade.run(planted(), method=name, model="mlp", rounds=2, workers=1)
     for sent in result.summary["bytes"].values():
         assert Travelled(sent, 2 * 6) == 2 * 6 * sum(SIZES.values())
+
+
+# --- FedEM ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_mixture_and_its_gradients_are_those_of_the_paper() -> None:
+    """Outputs mix probabilities; components learn by responsibilities, mixing weights go to their mean."""
+    torch.manual_seed(3)
+    network = MixtureNetwork("mlp", 3, (8,), 4)
+    with torch.no_grad():
+        network.mixing.weight.copy_(torch.tensor([0.3, -0.2, 0.1]))
+    x, y = torch.randn(20, 8), torch.randint(0, 4, (20,))
+    nn.functional.cross_entropy(network(x), y).backward()
+
+    raw = network.mixing.weight.detach().numpy()
+    shares = np.exp(raw) / np.exp(raw).sum()
+    outputs = [component(x) for component in network.components]
+    likely = np.stack([out.softmax(1).detach().numpy() for out in outputs])  # (components, rows, classes)
+    np.testing.assert_allclose(network(x).exp().detach(), np.tensordot(shares, likely, 1), atol=1e-5)
+    joint = shares[:, None] * likely[:, np.arange(20), y.numpy()]
+    responsible = joint / joint.sum(axis=0)  # the E-step
+    np.testing.assert_allclose(network.mixing.weight.grad, shares - responsible.mean(axis=1), atol=1e-5)
+    for place, component in enumerate(network.components):
+        losses = nn.functional.cross_entropy(component(x), y, reduction="none")
+        weighted = (torch.from_numpy(responsible[place]).float() * losses).mean()  # the M-step
+        expected = torch.autograd.grad(weighted, list(component.parameters()))
+        for parameter, gradient in zip(component.parameters(), expected, strict=True):
+            np.testing.assert_allclose(parameter.grad, gradient, atol=1e-5)
+
+
+def test_fedem_shares_the_components_and_keeps_the_mixing_weights() -> None:
+    federation = planted(n_clients=8, rows=80)
+    method = {"name": "fedem", "n_components": 2}
+    result = fedclade.run(federation, method=method, model="mlp", training=TRAINING, rounds=10, workers=1)
+    for sent in result.summary["bytes"].values():
+        # The names of many layers make headers longer than usual.
+        assert Travelled(sent, 2 * 10 * 8) == 10 * 8 * 2 * sum(SIZES.values())
+    one, other = result.weights_for("c0"), result.weights_for("c1")
+    assert np.array_equal(one[:-2], other[:-2])
+    assert (one[-2] > one[-1]) != (other[-2] > other[-1])  # the two groups have found a component each
+    module = result.model_for("c0")
+    rows = torch.from_numpy(federation.x[federation["c0"].test])
+    right = module(rows).argmax(1).numpy() == federation.y[federation["c0"].test]
+    assert right.mean() > 0.85

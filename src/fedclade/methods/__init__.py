@@ -15,6 +15,7 @@ from fedclade.methods.ditto import Ditto
 from fedclade.methods.dynamic import Dynamic
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
+from fedclade.methods.fedem import FedEM
 from fedclade.methods.fedgroup import FedGroup
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
 from fedclade.methods.fedstack import FedStack
@@ -64,6 +65,7 @@ METHODS: dict[str, type[Method]] = {
     "fedbabu": FedBABU,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "fedem": FedEM,
     "apfl": APFL,
     "pfedme": PFedMe,
 }
