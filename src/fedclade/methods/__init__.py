@@ -30,6 +30,7 @@ from fedclade.methods.per_fedavg import PerFedAvg
 from fedclade.methods.pfedme import PFedMe
 from fedclade.methods.scaffold import Scaffold
 from fedclade.methods.shared_layers import FedBABU, FedPer, FedRep, LGFedAvg
+from fedclade.methods.stocfl import StoCFL
 
 METHODS: dict[str, type[Method]] = {
     "clade": Clade,
@@ -59,6 +60,7 @@ METHODS: dict[str, type[Method]] = {
     "fedgroup": FedGroup,
     "clusterfl": ClusterFL,
     "dynamic": Dynamic,
+    "stocfl": StoCFL,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "fedrep": FedRep,

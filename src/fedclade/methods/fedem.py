@@ -13,12 +13,13 @@ here they are those of the step.
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Count
 from fedclade.methods.shared_layers import SharedLayers
-from fedclade.models import default_model
+from fedclade.models import Factory, default_model
 from fedclade.models.assigned import Networks, Spec
 from fedclade.models.weights import Layout
 
@@ -42,14 +43,14 @@ class FedEM(SharedLayers):
         if len(models) > 1:
             raise FedcladeError("the components of a mixture are of one kind: name one model")
         spec = models[0] if models else default_model(input_shape)
-        build = functools.partial(mixture_of, spec, self.n_components, input_shape, n_classes)
-        return Networks({"": build}, specs=(spec,))
+        mixed = f"{self.n_components}*{spec}" if isinstance(spec, str) else functools.partial(mixture_of, self, spec)
+        return replace(Networks.shared(mixed, input_shape, n_classes), specs=(spec,))
 
     def shared(self, layout: Layout) -> tuple[str, ...]:
         return tuple(layer for layer in layout.layers if layer != layout.head)  # the mixing weights are the last layer
 
 
-def mixture_of(spec: Spec, n_components: int, input_shape: tuple[int, ...], n_classes: int) -> "nn.Module":
+def mixture_of(method: FedEM, spec: Factory, input_shape: tuple[int, ...], n_classes: int) -> "nn.Module":
     from fedclade.models.mixture import MixtureNetwork  # torch, which listing the methods need not wait for
 
-    return MixtureNetwork(spec, n_components, input_shape, n_classes)
+    return MixtureNetwork(spec, method.n_components, input_shape, n_classes)
