@@ -96,10 +96,8 @@ def test_newcomers_and_those_who_go_with_nobody(tmp_path: Path) -> None:
 
 
 def test_it_stops_and_goes_on_with_clients_that_come_and_change(tmp_path: Path) -> None:
-    events: list[dict[str, Any]] = [
-        {"round": 3, "join": ["client-011"]},
-        {"round": 4, "drift": {"client-003": "client-004"}},
-    ]
+    drifted = ["client-002", "client-003", "client-004"]
+    events: list[dict[str, Any]] = [{"round": 3, "join": ["client-011"]}, {"round": 4, "drift": drifted}]
     whole_and_resumed({"name": "stocfl"}, tmp_path, rounds=5, stop=3, events=events, participation=0.5)
 
 

@@ -22,6 +22,7 @@ from fedclade.methods.fedstack import FedStack
 from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
 from fedclade.methods.flis import FLIS
+from fedclade.methods.flux import Flux
 from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
@@ -61,6 +62,7 @@ METHODS: dict[str, type[Method]] = {
     "clusterfl": ClusterFL,
     "dynamic": Dynamic,
     "stocfl": StoCFL,
+    "flux": Flux,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "fedrep": FedRep,
