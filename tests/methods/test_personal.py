@@ -57,8 +57,13 @@ def test_stopped_and_resumed_is_the_same(name: str, tmp_path: Path) -> None:
     resumed = fedclade.resume(tmp_path / "run", rounds=5, data=planted())
     here = [client for client in planted().names if client != "c1"]
     assert all(np.array_equal(resumed.weights_for(c), whole.weights_for(c)) for c in here)
-    two = fedclade.run(planted(), rounds=5, **{**settings, "workers": 2})
-    assert all(np.array_equal(two.weights_for(c), whole.weights_for(c)) for c in here)
+
+
+@pytest.mark.parametrize("name", ["apfl", "fedem"])
+def test_workers_give_the_same_bits(name: str) -> None:
+    settings: dict[str, Any] = dict(method={"name": name, **PERSONAL[name]}, model="mlp", training=TRAINING, rounds=2)
+    one, two = (fedclade.run(planted(), **settings, workers=workers) for workers in (1, 2))
+    assert all(np.array_equal(one.weights_for(c), two.weights_for(c)) for c in planted().names)
 
 
 @pytest.mark.parametrize("name", PERSONAL)
