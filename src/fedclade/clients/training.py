@@ -262,12 +262,12 @@ class MixtureDescent(Paired):
         self._go(here)
         loss = super().step(number, *batches)
         rate = self.training.learning_rate if self.rates is None else self.rates[:count, number, None]
-        uphill = _products([v - h for v, h in zip(own, here, strict=True)], slopes)
+        between = [v - h for v, h in zip(own, here, strict=True)]
         for v, way, slope in zip(own, ways, slopes, strict=True):
             way.mul_(self.momentum).add_(share * slope).add_(v, alpha=self.training.weight_decay)
             v.sub_(rate * way)
         if isinstance(self.how, Mixture) and self.how.adapts:
-            self.share[:count] = (share - rate * uphill).clamp(0, 1)
+            self.share[:count] = (share - rate * _products(between, slopes)).clamp(0, 1)
         return loss
 
 
