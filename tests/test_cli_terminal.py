@@ -15,6 +15,7 @@ from fedclade.clients.tasks import Training
 from fedclade.data import DataOptions
 from fedclade.meanings import meanings
 from fedclade.methods import METHODS
+from fedclade.optimizers import SERVER_OPTIMIZERS
 from fedclade.serving import SERVINGS
 from fedclade.settings import Settings, settings_from
 from fedclade.updates import UPDATE_STEPS
@@ -122,6 +123,7 @@ def test_a_file_of_all_settings_can_be_used_as_it_is_and_with_its_lines_in_use(m
         DataOptions,
         *AGGREGATIONS.values(),
         *UPDATE_STEPS.values(),
+        *SERVER_OPTIMIZERS.values(),
         *SERVINGS.values(),
         *METHODS.values(),
     ],

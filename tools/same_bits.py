@@ -38,6 +38,7 @@ SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within 
     "fesem": {"n_clusters": 2},
     "fl-hc": {"n_clusters": 2, "warmup": 1},
     "flis": {"n_clusters": 2},
+    "flux": {"gain": 1.0},
     "hicfl": {"epsilon": 1.5, "tests": "sliding", "rho_stop": 1.0},
     "ifca": {"n_clusters": 2},
     "kcenter": {"n_clusters": 2, "warmup": 2},
@@ -45,7 +46,7 @@ SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within 
     "random": {"n_clusters": 2, "warmup": 2, "selection": "least-selected"},
     "wc": {"n_clusters": 2, "warmup": 2, "selection": "random"},
 }
-SIMULATED = ("clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack")
+SIMULATED = ("clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack", "scaffold", "apfl", "fedem", "flux")
 
 
 def settings_of(name: str, participation: float) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from fedclade.clients.tasks import (
 )
 from fedclade.clients.validation import Expected, fault, not_finite
 from fedclade.models.weights import Layout
+from fedclade.optimizers import ServerOptimizer, Stepping
 from fedclade.updates import UpdateStep
 
 A = TypeVar("A", bound=Answer)
@@ -123,10 +124,15 @@ class TrainedClients(Answers[Trained]):
     """What trained clients sent, and the rule by which it is combined."""
 
     def __init__(
-        self, answers: Mapping[str, Trained], failures: Mapping[str, Failure], rule: Aggregation | None = None
+        self,
+        answers: Mapping[str, Trained],
+        failures: Mapping[str, Failure],
+        rule: Aggregation | None = None,
+        step: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda start, aggregate: aggregate,
     ) -> None:
         super().__init__(answers, failures)
         self.rule = rule or Mean()
+        self.step = step  # from the model that they began with and the aggregate to the next model
 
     def stack(self) -> np.ndarray:
         """(clients, numbers sent), one row a client."""
@@ -135,17 +141,19 @@ class TrainedClients(Answers[Trained]):
     def of(self, clients: Iterable[str]) -> "TrainedClients":
         """The answers of some of the clients."""
         wanted = set(clients)
-        return TrainedClients({name: answer for name, answer in self.items() if name in wanted}, {}, self.rule)
+        return TrainedClients({c: answer for c, answer in self.items() if c in wanted}, {}, self.rule, self.step)
 
     def alike(self) -> "TrainedClients":
         """The same answers, each with the same say."""
-        return TrainedClients({c: replace(a, n_samples=1) for c, a in self.items()}, self.failures, self.rule)
+        same = {c: replace(a, n_samples=1) for c, a in self.items()}
+        return TrainedClients(same, self.failures, self.rule, self.step)
 
     def combined(self, start: np.ndarray) -> np.ndarray:
         """One vector of all that was sent; `start` where nothing was."""
         if not len(self):
             return start
-        return self.rule.of((a.weights for a in self.values()), (a.n_samples for a in self.values()), start)
+        made = self.rule.of((a.weights for a in self.values()), (a.n_samples for a in self.values()), start)
+        return self.step(start, made)
 
 
 @dataclass(frozen=True)
@@ -165,12 +173,14 @@ class Ask:
         engine: Engine,
         *,
         aggregation: Aggregation | None = None,
+        optimizer: ServerOptimizer | None = None,
         updates: Sequence[UpdateStep] = (),
         quorum: float = 0.0,
         max_samples: int = MAX_SAMPLES,
     ) -> None:
         self.engine = engine
         self.aggregation = aggregation or Mean()
+        self.stepping = Stepping(optimizer or ServerOptimizer(), engine.layout.n_parameters)
         self.updates = tuple(updates)
         self.quorum = quorum  # the share of those who train a model that must answer, or none of them counts
         self.max_samples = max_samples
@@ -180,6 +190,7 @@ class Ask:
 
     def clear(self) -> None:
         """Start a new round's books."""
+        self.stepping.clear()
         self.ledger: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
         self.trained: dict[str, Trained] = {}  # without weights
@@ -216,7 +227,7 @@ class Ask:
                 good[client] = answer
         is_training = not asked or isinstance(next(iter(asked.values())), Train)
         if is_training:
-            return TrainedClients(good, failures, self.aggregation)  # type: ignore[arg-type]
+            return TrainedClients(good, failures, self.aggregation, self.stepping)  # type: ignore[arg-type]
         return Answers(good, failures)
 
     def combined(
@@ -228,12 +239,14 @@ class Ask:
         alike: bool = False,
         phase: str = "train",
     ) -> Combined[K]:
-        """Let clients train, and make of what those of one home send its new model, by the run's aggregation rule.
+        """Let clients train, and make of what those of one home send its new model, by the run's aggregation rule
+        and its server optimiser.
 
-        `models` are the homes' models now; one of which nobody reported stays. Answers are combined as they come and
-        then dropped. `alike` gives every client the same say, whatever its rows.
+        `models` are the homes' models now; one of which nobody reported stays, and so do layers that are not sent.
+        Answers are combined as they come and then dropped. `alike` gives every client the same say, whatever its rows.
         """
         sums: dict[K, Accumulator] = {}
+        places: dict[K, slice | np.ndarray] = {}  # of what is sent in a home's model
         reports: dict[str, Trained] = {}
         failures: dict[str, Failure] = {}
         for client, answer in self._answers(tasks, phase):
@@ -243,10 +256,15 @@ class Ask:
             assert isinstance(answer, Trained)
             key = home(client, answer) if callable(home) else home[client]
             if key not in sums:
-                sums[key] = self.aggregation.accumulator(models[key])
+                places[key] = self.engine.layout.select(tasks[client].upload)
+                sums[key] = self.aggregation.accumulator(models[key][places[key]])
             sums[key].add(answer.weights, 1 if alike else answer.n_samples)
             reports[client] = self.trained[client]
-        made = {key: total.result() for key, total in sums.items()}
+        made = {}
+        for key, total in sums.items():
+            whole = models[key].copy()
+            whole[places[key]] = total.result()
+            made[key] = self.stepping(models[key], whole)
         return Combined({**models, **made}, reports, failures)
 
     @overload
@@ -370,7 +388,7 @@ class Ask:
         self.answered.add(client)
         self._enter(client, phase, "up", pack(answer, layout).nbytes)
         if isinstance(answer, Trained):
-            self.trained[client] = replace(answer, weights=NOTHING)
+            self.trained[client] = replace(answer, weights=NOTHING, control=None)
             if phase == "train":
                 self.trained_to_serve.add(client)
 

@@ -37,6 +37,7 @@ from fedclade.engines.exchange import Exchange, Online, failure_of
 from fedclade.errors import FedcladeError, listed, needs_flower
 from fedclade.methods import METHODS, Method, name_of
 from fedclade.models.weights import Layout
+from fedclade.optimizers import ServerOptimizer
 from fedclade.result import Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
@@ -75,6 +76,7 @@ class Clustered:
         min_evaluate_nodes: int = 1,
         min_available_nodes: int = 2,
         aggregation: str | Mapping[str, Any] | Aggregation = "mean",  # of a cluster's replies
+        server: str | Mapping[str, Any] | ServerOptimizer = "average",  # how a cluster's model steps to what they make
         evaluate_every: int = 1,  # rounds; 0: at the end only
         head: str | None = None,  # the layer that methods compare, by its key; None: the last one
         training: Training | None = None,  # how clients train, where a method wants to know (its learning rate)
@@ -103,6 +105,7 @@ class Clustered:
                 "participation": fraction_train,
                 "evaluate_participation": fraction_evaluate,
                 "aggregation": aggregation,
+                "server": server,
                 "training": training or Training(),
                 "evaluate_every": evaluate_every,
                 "quorum": quorum,

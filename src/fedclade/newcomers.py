@@ -130,21 +130,23 @@ def place(
 def place_unlabelled(
     path: Path | str, rows: Mapping[str, np.ndarray], *, method: Method | None = None
 ) -> dict[str, Placed]:
-    """Place new clients of which only rows are known, not labels, in the clusters of a run of `clade`.
+    """Place new clients of which only rows are known, not labels, in the clusters of a run of `clade` or `flux`.
 
     `rows` holds an array for each newcomer, of the form that the run trained on (images as uint8, features prepared).
     """
     from fedclade.clients.describe import sketch
     from fedclade.clients.runtime import Rows, features
     from fedclade.data.federation import Client, Federation
-    from fedclade.methods.clade import Clade
+    from fedclade.methods.base import PlacesUnlabelled
 
     result = load(path)
     record = result.record
     settings = recorded_settings(record, path, method)
-    if not isinstance(settings.method, Clade):
+    if not isinstance(settings.method, PlacesUnlabelled):
         name = record["settings"]["method"]["name"]
-        raise FedcladeError(f"the run in {path} is of method {name}: only clade places newcomers without labels")
+        raise FedcladeError(
+            f"the run in {path} is of method {name}: only clade and flux place newcomers without labels"
+        )
     shape = tuple(record["input_shape"])
     for client, own in rows.items():
         if tuple(own.shape[1:]) != shape or not len(own):
@@ -161,9 +163,10 @@ def place_unlabelled(
         try:
             _check_fit(clusters, engine)
             runtime, size = engine.runtime, settings.method.size
+            through = settings.method.looks_through(clusters, engine.initial)
             told = {}
             for name, place in zip(rows, places, strict=True):
-                seen = features(runtime.built[""], engine.initial, Rows(runtime.x, runtime.y, place))
+                seen = features(runtime.built[""], through, Rows(runtime.x, runtime.y, place))
                 own = x[place].reshape(len(place), -1)
                 told[name] = {"input": sketch(own, size), "features": sketch(seen, size)}
             placements = settings.method.place_unlabelled(clusters, told)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedclade.ask import Ask, Engine
 from fedclade.clients.objective import ACCURACY, Metric, record_of
-from fedclade.clients.tasks import LOCAL, Answer, Evaluate, Evaluated, Failure, Task
+from fedclade.clients.tasks import LOCAL, NO_MODELS, Answer, Evaluate, Evaluated, Failure, Task
 from fedclade.clustering.scores import adjusted_rand, normalized_mutual_information
 from fedclade.errors import FedcladeError, listed
 from fedclade.events import Calendar, groups_of
@@ -66,6 +66,7 @@ class Loop:
         self.ask = Ask(
             engine,
             aggregation=settings.aggregation,
+            optimizer=settings.server,
             updates=settings.updates,
             quorum=settings.quorum,
             max_samples=settings.max_samples,
@@ -156,7 +157,9 @@ class Loop:
         self._remark(f"what {names} remembered was lost: they went on after round {round} from the cluster models")
         for client, slot in lost:
             model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
-            if len(model) == self.engine.layout_of(client).size:  # else it begins with the initial model
+            if (
+                slot not in NO_MODELS and len(model) == self.engine.layout_of(client).size
+            ):  # else it begins with the initial model
                 self.engine.remember(client, slot, model, round)
         self.engine.flush()
 
@@ -237,6 +240,7 @@ class Loop:
             self.rounds = self.watched.ends
         elif self.watched.ends is not None:  # a person wants other rounds now: watch anew
             self.watched = Watched()
+        self.ask.stepping.restore(state.get("server", {}))
         for number, names in self.arrivals.items():
             self.calendar = self.calendar.joined_by(names, number)
         return Clusters.from_plain(state["clusters"], self.method.State)
@@ -293,6 +297,7 @@ class Loop:
             "cpu_seconds": self.cpu_seconds,
             "bytes": self.bytes,
             "arrivals": self.arrivals,
+            "server": dict(self.ask.stepping.keep(clusters.models.values())),
             "memory": self.engine.remembered(),
             "records": dict(self.records),
             "remarks": self.remarks,

@@ -25,6 +25,7 @@ from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed, unknown
 from fedclade.events import Event
 from fedclade.methods import Method, method_class, name_of
+from fedclade.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from fedclade.serving import SERVINGS, Serving, serving_of
 from fedclade.stopping import Stop
 from fedclade.updates import UPDATE_STEPS, UpdateStep
@@ -52,6 +53,7 @@ class Settings(BaseModel):
     method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())  # what is run
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
+    server: SerializeAsAny[ServerOptimizer] = ServerOptimizer()  # how the model steps to what they became together
     updates: tuple[SerializeAsAny[UpdateStep], ...] = ()  # what updates go through on their way to the server
     serving: SerializeAsAny[Serving] | None = None  # what serves clients in the end; None: as the method does
     training: Training = Training()  # how clients train
@@ -97,6 +99,11 @@ class Settings(BaseModel):
     def _aggregation_by_name(cls, value: Any) -> Any:
         return chosen("aggregation", value, Aggregation, by_name("aggregation", AGGREGATIONS))
 
+    @field_validator("server", mode="before")
+    @classmethod
+    def _server_by_name(cls, value: Any) -> Any:
+        return chosen("server", value, ServerOptimizer, by_name("server optimiser", SERVER_OPTIMIZERS))
+
     @field_validator("task", mode="before")
     @classmethod
     def _task_by_name(cls, value: Any) -> Any:
@@ -129,6 +136,10 @@ class Settings(BaseModel):
     @field_serializer("aggregation")
     def _named_aggregation(self, rule: Aggregation) -> dict[str, Any]:
         return named(rule, AGGREGATIONS)
+
+    @field_serializer("server")
+    def _named_server(self, optimizer: ServerOptimizer) -> dict[str, Any]:
+        return named(optimizer, SERVER_OPTIMIZERS)
 
     @field_serializer("task")
     def _named_task(self, task: Objective) -> dict[str, Any]:

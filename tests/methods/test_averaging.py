@@ -1,20 +1,27 @@
-"""The FedAvg family against numbers done by hand."""
+"""The FedAvg family against numbers done by hand, and SCAFFOLD against plain torch."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from plain import PlainClients
 
+import fedclade
 from fedclade.aggregation import Aggregation
 from fedclade.aggregation.geometric_median import GeometricMedian
 from fedclade.aggregation.median import Median
 from fedclade.aggregation.trimmed_mean import TrimmedMean
 from fedclade.ask import TrainedClients
-from fedclade.clients.tasks import Trained, Training
+from fedclade.clients.memory import Memory
+from fedclade.clients.tasks import Trained, Training, effective_steps
 from fedclade.errors import FedcladeError
 from fedclade.methods import Clusters, RoundContext
-from fedclade.methods.fedavg import FedNova, FedProx, effective_steps
+from fedclade.methods.fedavg import FedNova, FedProx
+from fedclade.methods.scaffold import Scaffold
 from fedclade.models.weights import Layout, average
+from harness import Session, Travelled, local
+from synthetic import planted
 
 ONE = Layout(("w",), ((1,),), 1)
 
@@ -88,3 +95,47 @@ def test_splits_number_clusters_globally() -> None:
     assert [branch["children"] for branch in twice.tree] == [[2, 3], [4, 5]]
     with pytest.raises(FedcladeError, match="twice"):
         Clusters({0: ("c0",), 1: ("c0",)}, {0: np.zeros(1), 1: np.zeros(1)}).check(["c0"])
+
+
+# --- SCAFFOLD ---------------------------------------------------------------------------------------------------------
+
+
+def test_scaffold_is_that_of_the_paper(tmp_path: Path) -> None:
+    """y -= eta (g(y) - c_i + c), then c_i+ = c_i - c + (x - y) / (K eta), c += the mean change, by those of a round."""
+    training = Training(local_epochs=2, batch_size=8, learning_rate=0.05, momentum=0.0)
+    federation = planted(n_clients=4)
+    engine = local(federation, tmp_path, training)
+    session = Session(Scaffold(), engine, training, participation=0.5)
+    clusters = session.go(3)
+    engine.close()
+    clients, memory = PlainClients(federation, training), Memory(tmp_path)
+    x, c, own = engine.initial.astype(float), np.zeros(engine.layout.size), {}
+    for round in (1, 2, 3):
+        sent, changes = {}, []
+        for client in replace(session.context, round=round).sample():
+            y, steps = x, 0
+            for rows, labels in clients.batches(client, round):
+                y = y - 0.05 * (clients.gradient(y, rows, labels) - own.get(client, 0) + c)
+                steps += 1
+            after = own.get(client, 0) - c + (x - y) / (steps * 0.05)
+            changes.append(after - own.get(client, 0))
+            sent[client], own[client] = y, after
+        x, c = clients.mean(sent), c + sum(changes) / 4
+    np.testing.assert_allclose(clusters.models[0], x, atol=1e-4)
+    np.testing.assert_allclose(clusters.state.mean, c, atol=2e-3)
+    for client, gradient in own.items():
+        np.testing.assert_allclose(memory.read(client, "control"), gradient, atol=2e-3)
+    memory.close()
+
+
+def test_scaffold_sends_twice_as_much_and_resumes(tmp_path: Path) -> None:
+    settings = dict(method="scaffold", model="mlp", workers=1, participation=0.5)
+    whole = fedclade.run(planted(), rounds=4, **settings)
+    floats = 8 * 128 + 128 + 128 * 64 + 64 + 64 * 32 + 32 + 32 * 4 + 4
+    for sent in whole.summary["bytes"].values():
+        assert Travelled(sent, 4 * 3) == 4 * 3 * 2 * floats
+    fedclade.run(planted(), rounds=2, out=tmp_path / "run", **settings)
+    resumed = fedclade.resume(tmp_path / "run", rounds=4, data=planted())
+    assert np.array_equal(resumed.weights_for("c0"), whole.weights_for("c0"))
+    with pytest.raises(FedcladeError, match="SGD"):
+        fedclade.run(planted(), rounds=1, **settings, training={"optimizer": "adam"})

@@ -93,6 +93,7 @@ def _tables(settings: Any) -> "Iterator[tuple[str, type[BaseModel]]]":
     yield "method", type(settings.method)
     yield "training", type(settings.training)
     yield "aggregation", type(settings.aggregation)
+    yield "server", type(settings.server)
 
 
 def _print_setting(name: str, value: Any, meaning: str, allowed: str) -> None:

@@ -77,6 +77,21 @@ def halves(
     return {"counts": np.stack([marks[part].sum(axis=0) for part in parts]), **told}
 
 
+def moments(
+    x: np.ndarray, y: np.ndarray, n_classes: int, random: np.random.Generator, features: np.ndarray, size: int
+) -> dict[str, np.ndarray]:
+    """Mean and standard deviation of sketched features, of all rows and then of each class (FLUX).
+
+    Of a class with fewer than two rows they are zero, and its count tells so.
+    """
+    values, counts = sketch(features, size), np.bincount(y, minlength=n_classes)
+    means, deviations = np.zeros((2, n_classes + 1, values.shape[1]), np.float32)
+    for place, part in enumerate([values, *(values[y == label] for label in range(n_classes))]):
+        if len(part) > 1:
+            means[place], deviations[place] = part.mean(axis=0), part.std(axis=0)
+    return {"counts": counts.astype(np.float32), "means": means, "deviations": deviations}
+
+
 def sketch(values: np.ndarray, size: int) -> np.ndarray:
     """(rows, at most size): columns added up in random groups with random signs, the same ones everywhere."""
     values = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
@@ -97,8 +112,9 @@ STATISTICS: dict[str, Statistic] = {
     "gan": _generative("gan"),
     "mean-code": _generative("mean_code"),
     "halves": halves,
+    "moments": moments,
 }
-OF_FEATURES = ("halves",)  # statistics of what a network makes of the rows; its weights are an option
+OF_FEATURES = ("halves", "moments")  # statistics of what a network makes of the rows; its weights are an option
 
 
 def describe(
@@ -172,6 +188,12 @@ def _halves_answer(options: Any, shape: tuple[int, ...], n_classes: int, values:
     return counts | {name: ((2, classes, *width), *ANY) for name, width in fits.items()}
 
 
+def _moments_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answered:
+    width = np.shape(values.get("means", ()))[-1:] or (1,)
+    size = (n_classes + 1, min(max(width[0], 1), int(options["size"])))
+    return {"counts": ((n_classes,), 0, 1e9), "means": (size, *ANY), "deviations": (size, 0, 1e30)}
+
+
 ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], Answered]] = {
     "class-entropy": _entropy_answer,
     "rows": _rows_answer,
@@ -179,4 +201,5 @@ ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], 
     "gan": _gan_answer,
     "mean-code": _code_answer,
     "halves": _halves_answer,
+    "moments": _moments_answer,
 }

@@ -19,7 +19,11 @@ from fedclade.clients.messages import unpack, whole
 from fedclade.clients.networks import CHUNK, Built
 from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
+    APART,
+    CONTROL,
+    PERSONAL,
     SERVER,
+    SHARE,
     Answer,
     Describe,
     Described,
@@ -27,6 +31,7 @@ from fedclade.clients.tasks import (
     Evaluated,
     Failure,
     Layers,
+    Mixture,
     Predict,
     Predicted,
     Task,
@@ -35,8 +40,9 @@ from fedclade.clients.tasks import (
     Training,
     Tried,
     Try,
+    effective_steps,
 )
-from fedclade.clients.training import Job, batches_of, train
+from fedclade.clients.training import Job, batches_of, train_beside
 from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
 from fedclade.models.assigned import Networks
@@ -172,7 +178,7 @@ class ClientRuntime:
         for client, task in tasks.items():
             if self.is_batched(client, task):
                 alike: Any = (task.epochs, task.alone) if isinstance(task, Try) else None
-                alike = task.training or self.training if isinstance(task, Train) else alike
+                alike = (task.training or self.training, task.beside) if isinstance(task, Train) else alike
                 together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
                 answers[client] = self._alone(client, task, round)
@@ -212,24 +218,67 @@ class ClientRuntime:
             chosen[client] = int(np.argmin(fits))
             batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
-            jobs.append(Job(starts[chosen[client]], batches, task.proximal, task.centre, task.linear, before))
+            still = network.layout.others(task.trains)
+            start = starts[chosen[client]]
+            own, linear = self._own(client, task, start), task.linear
+            if task.control is not None:
+                linear = task.control - self._control(client, task) + (0 if linear is None else linear)
+            jobs.append(Job(start, batches, task.proximal, task.centre, linear, before, still, *own))
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
         counts = self._row_weights(x, y, [of.places for of in rows.values()])
         with here(x.device):
-            trained, mean_losses = train(learner, x, y, jobs, training, counts)
+            trained, mean_losses, *beside = train_beside(learner, x, y, jobs, training, counts, one.beside)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
             sent = self._outgoing(client, task, job.weights, weights, network.layout, round)
-            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice)
+            control = self._control_after(client, task, job, weights, training)
+            answers[client] = Trained(sent, len(rows[client]), len(job.batches), float(loss), choice, control)
         kept = [(client, task.save, weights) for (client, task), weights in zip(tasks.items(), trained, strict=True)]
+        for client, answer in answers.items():
+            if isinstance(answer, Trained) and answer.control is not None:
+                kept.append((client, CONTROL, self._control(client, tasks[client]) + answer.control))
+        for place, (client, task) in enumerate(tasks.items() if beside else ()):
+            kept += self._kept_beside(client, task, trained[place], *(part[place] for part in beside))
         self.memory.write_all([one for one in kept if one[1]], round)
         afterwards = {c: self._afterwards(t.then, t) for c, t in tasks.items() if t.then is not None}
         for group in {then.training: 0 for then in afterwards.values()}:
             self._train({c: then for c, then in afterwards.items() if then.training == group}, round)
         return answers
+
+    def _control(self, client: str, task: Train) -> np.ndarray:
+        """The client's own mean gradient, as of its last training."""
+        kept = self.memory.read(client, CONTROL)
+        return np.zeros_like(task.control) if kept is None else kept
+
+    def _control_after(
+        self, client: str, task: Train, job: Job, weights: np.ndarray, training: Training
+    ) -> np.ndarray | None:
+        """How it has changed: what training went by, a step, in place of what all clients' was (option II)."""
+        if task.control is None:
+            return None
+        length = training.learning_rate * effective_steps(len(job.batches), training.momentum)
+        gone = (job.weights - weights) / max(length, 1e-12)
+        gone[self.network(client).layout.n_parameters :] = 0  # running statistics are no result of gradient steps
+        return (gone - task.control).astype(np.float32)
+
+    def _own(self, client: str, task: Train, start: np.ndarray) -> tuple[np.ndarray | None, float]:
+        """The model that a client trains beside another, where it begins, and its share in what serves the client."""
+        if not isinstance(task.beside, Mixture):
+            return None, 0.0
+        own, share = (self.memory.read(client, slot) for slot in (APART, SHARE))
+        return start if own is None else own, task.beside.share if share is None else float(share[0])
+
+    def _kept_beside(
+        self, client: str, task: Train, weights: np.ndarray, own: np.ndarray, share: np.ndarray
+    ) -> list[tuple[str, str, np.ndarray]]:
+        if not isinstance(task.beside, Mixture):
+            return [(client, PERSONAL, own)]
+        mixed = (share * own + (1 - share) * weights).astype(np.float32)
+        kept = [(client, PERSONAL, mixed), (client, APART, own)]
+        return [*kept, (client, SHARE, np.array([share]))] if task.beside.adapts else kept
 
     def _row_weights(self, x: Tensor, y: Tensor, clients: Sequence[np.ndarray]) -> Tensor | None:
         """How much each of some clients' rows of a table counts; None: all the same."""

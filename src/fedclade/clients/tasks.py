@@ -18,7 +18,17 @@ from fedclade.updates import UpdateStep
 Layers = str | tuple[str, ...] | None  # None: everything; "head": the last layer; else names of layers
 
 LOCAL = "local"  # the slot of a client's memory that holds its locally trained model
+PERSONAL = "personal"  # the slot of a model that is the client's own, which it has trained beside another
+APART = "apart"  # of what such a model is mixed from (APFL)
+SHARE = "share"  # of how much of it (APFL): one number
+CONTROL = "control"  # of the mean gradient of a client's last training (SCAFFOLD)
+NO_MODELS = (SHARE, CONTROL)  # slots that hold no model: whoever has lost what is in them begins without
 SERVER = "server"  # the name under which the server itself works on rows it was given
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """How far `steps` steps of gradient descent with momentum go, in steps without it."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 @travels
@@ -74,6 +84,27 @@ class Training(BaseModel):
 
 @travels
 @dataclass(frozen=True)
+class Mixture:
+    """APFL: beside the model w that is sent, step by step, a model v of the client's own moves, by the loss of
+    share v + (1 - share) w. The client keeps that mixture, v and the share."""
+
+    share: float  # while the client has not found its own
+    adapts: bool = False  # the share, too, goes down its gradient
+
+
+@travels
+@dataclass(frozen=True)
+class Envelope:
+    """pFedMe: in every step a model of the client's own takes some steps down the loss of the batch, held near the
+    weights by strength / 2 * |own - w|^2, and the weights go to it. The client keeps its own model."""
+
+    strength: float
+    rate: float  # of the own model's steps
+    steps: int  # of the own model, for each batch
+
+
+@travels
+@dataclass(frozen=True)
 class Train:
     """Train on the client's training rows, remember the result, send (part of) it back."""
 
@@ -83,11 +114,16 @@ class Train:
     layers: Layers = None  # which layers of `weights` are sent; the client fills the others from its slot `start`
     start: str = ""  # start from this slot of the client's memory (the initial model while it is empty)
     upload: Layers | Literal["nothing"] = None
+    trains: Layers = None  # the layers that move; others stay as they are (FedRep, FedBABU)
     save: str = LOCAL  # the slot that takes the trained weights; "" keeps nothing
     training: Training | None = None  # None: the run's own
     proximal: float = 0.0  # adds proximal / 2 * |w - centre|^2 to the loss (FedProx, Ditto)
     centre: np.ndarray | None = None  # None: the weights it started from
     linear: np.ndarray | None = None  # adds <linear, w> to the loss (ClusterFL)
+    control: np.ndarray | None = (
+        None  # all clients' mean gradient: what the client's own lacks of it is added (SCAFFOLD)
+    )
+    beside: Mixture | Envelope | None = None  # a model of the client's own that is trained in the same steps
     rows: np.ndarray | None = None  # train on these rows and `labels` (the server does), not on the client's own
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
@@ -170,6 +206,7 @@ class Trained:
     steps: int
     loss: float  # mean training loss over the steps
     chosen: int | None = None  # which of several candidates it started from
+    control: np.ndarray | None = None  # how the client's own mean gradient has changed, where all clients' was sent
 
 
 @travels

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedclade.clients.networks import Network
-from fedclade.clients.tasks import Training
+from fedclade.clients.tasks import Envelope, Mixture, Training
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam
 SPREAD = 1e-2  # how far from the weights the two gradients are that stand for a product with the Hessian
@@ -25,6 +25,9 @@ class Job:
     centre: np.ndarray | None = None
     linear: np.ndarray | None = None
     steps_before: int = 0  # of its schedule that were taken earlier
+    still: Sequence[slice] = ()  # parts of its weights that do not move
+    own: np.ndarray | None = None  # a model of the client's own that is trained beside them, from here on
+    share: float = 0.0  # of the own model in what serves the client
 
 
 def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator) -> np.ndarray:
@@ -45,22 +48,43 @@ def train(
     `counts` say how much each row of the table counts, where that is not the same.
     """
     # Those with most steps first, so that the ones still at work are always the first ones of a group.
+    weights, losses = train_beside(network, x, y, jobs, training, counts)
+    return weights, losses
+
+
+def train_beside(
+    network: Network,
+    x: Tensor,
+    y: Tensor,
+    jobs: Sequence[Job],
+    training: Training,
+    counts: Tensor | None = None,
+    beside: Mixture | Envelope | None = None,
+) -> tuple[np.ndarray, ...]:
+    """The same, and each job's own model and share, where such models are trained beside the weights."""
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
     groups = np.array_split(order, -(-len(jobs) // network.at_once))
-    parts = [train_together(network, x, y, [jobs[k] for k in group], training, counts) for group in groups]
+    parts = [train_together(network, x, y, [jobs[k] for k in group], training, counts, beside) for group in groups]
     back = np.argsort(order)
-    return np.concatenate([weights for weights, _ in parts])[back], np.concatenate([loss for _, loss in parts])[back]
+    return tuple(np.concatenate(part)[back] for part in zip(*parts, strict=True))
 
 
 @torch.no_grad()
 def train_together(
-    network: Network, x: Tensor, y: Tensor, jobs: Sequence[Job], training: Training, counts: Tensor | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+    network: Network,
+    x: Tensor,
+    y: Tensor,
+    jobs: Sequence[Job],
+    training: Training,
+    counts: Tensor | None = None,
+    beside: Mixture | Envelope | None = None,
+) -> tuple[np.ndarray, ...]:
     """The same for as many as a network takes at once, sorted by their steps."""
     per_step = {"none": 1, "first-order": 2, "hessian-free": 3}[training.meta]
     lengths = np.array([len(job.batches) // per_step for job in jobs])
     network.begin(torch.from_numpy(np.stack([job.weights for job in jobs])).to(x.device))
-    descent = Descent(network, jobs, training, lengths)
+    kind = {Mixture: MixtureDescent, Envelope: EnvelopeDescent}.get(type(beside), Descent)
+    descent = kind(network, jobs, training, lengths, beside)
     losses = torch.zeros(len(jobs), device=x.device)
     done = 0
     for active in range(len(jobs), 0, -1):
@@ -73,27 +97,40 @@ def train_together(
         for step in range(done, end):
             losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
         done = end
-    return network.end().cpu().numpy(), losses.cpu().numpy() / np.maximum(lengths, 1).astype(np.float32)
+    trained = network.end().cpu().numpy()
+    mean_losses = losses.cpu().numpy() / np.maximum(lengths, 1).astype(np.float32)
+    return trained, mean_losses, *(descent.beside(trained) if isinstance(descent, Paired) else ())
 
 
 class Descent:
     """The steps of an optimiser: the one place where parameters move. Each client has its own row."""
 
-    def __init__(self, network: Network, jobs: Sequence[Job], training: Training, lengths: np.ndarray) -> None:
-        self.network, self.training = network, training
+    mixes_gradients = False  # gradients are of several places, so that what is kept of them must be kept apart
+
+    def __init__(
+        self,
+        network: Network,
+        jobs: Sequence[Job],
+        training: Training,
+        lengths: np.ndarray,
+        how: Mixture | Envelope | None = None,
+    ) -> None:
+        self.network, self.training, self.how = network, training, how
         # The gradients of a meta step are of different places: no momentum there.
         self.momentum = training.momentum if training.meta == "none" else 0.0
         device = network.parameters[0].device
         # Plain momentum is kept in the gradients themselves. What is clipped must be a new gradient by itself.
-        self.is_apart = training.optimizer != "sgd" or training.clip is not None
+        self.is_apart = training.optimizer != "sgd" or training.clip is not None or self.mixes_gradients
         self.moments = [[torch.zeros_like(w) for w in network.parameters] for _ in BETAS] if self.is_apart else []
         self.terms = _extra_terms(network, jobs, device)
         self.rates = _cyclic_rates(jobs, training, lengths).to(device) if training.schedule == "cyclic" else None
         self.frozen: list[tuple[int, Tensor]] = []
-        if network.frozen:
-            marked = torch.zeros(1, len(jobs[0].weights), device=device)
-            for place in network.frozen:
-                marked[:, place] = 1
+        if network.frozen or any(job.still for job in jobs):
+            apart = jobs if any(job.still for job in jobs) else jobs[:1]
+            marked = torch.zeros(len(apart), len(jobs[0].weights), device=device)
+            for row, job in zip(marked, apart, strict=True):
+                for place in (*network.frozen, *job.still):
+                    row[place] = 1
             self.frozen = [(part, mask > 0) for part, mask in enumerate(network.pack(marked)) if mask.any()]
 
     def step(self, number: int, *batches: Any) -> Tensor:
@@ -134,12 +171,13 @@ class Descent:
             way.add_(w, alpha=self.training.weight_decay)
             for frozen, mask in self.frozen:
                 if frozen == part:
-                    way.masked_fill_(mask, 0)
+                    way.masked_fill_(mask[: len(way)], 0)
         return way
 
     def _freeze(self) -> None:
         for part, mask in self.frozen:
-            self.network.grads[part].masked_fill_(mask, 0)
+            grads = self.network.grads[part]
+            grads.masked_fill_(mask[: len(grads)], 0)
 
     def _gradients(self, batch: Any) -> Tensor:
         loss = self.network.gradients(batch, 0.0)
@@ -181,6 +219,82 @@ class Descent:
         """Put the parameters somewhere: here, or some way off."""
         for part, (w, h) in enumerate(zip(self.network.parameters, here, strict=True)):
             w.copy_(h) if way is None else torch.add(h, way[part], alpha=far, out=w)
+
+
+class Paired(Descent):
+    """Beside the weights each client trains a model of its own."""
+
+    mixes_gradients = True
+
+    def __init__(self, network: Network, jobs: Sequence[Job], *args: Any) -> None:
+        super().__init__(network, jobs, *args)
+        device = network.parameters[0].device
+        begun = np.stack([job.weights if job.own is None else job.own for job in jobs])
+        self.own = [part.clone() for part in network.pack(torch.from_numpy(begun).to(device))]
+        self.share = torch.tensor([[job.share] for job in jobs], dtype=torch.float32, device=device)
+
+    def gradients_at(self, place: Sequence[Tensor], batch: Any) -> tuple[Tensor, list[Tensor]]:
+        """The losses and gradients somewhere else; the parameters stay there."""
+        self._go(place)
+        loss = self._gradients(batch)
+        return loss, [g.clone() for g in self.network.grads]
+
+    def beside(self, trained: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The own models as flat vectors, with the running statistics of the trained ones; and the shares."""
+        self.network.begin(torch.from_numpy(trained.copy()).to(self.share.device))
+        self._go(self.own)
+        return self.network.end().cpu().numpy().copy(), self.share[:, 0].cpu().numpy().copy()
+
+
+class MixtureDescent(Paired):
+    """Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", 2020."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ways = [torch.zeros_like(v) for v in self.own]
+
+    def step(self, number: int, *batches: Any) -> Tensor:
+        count = len(self.network.parameters[0])
+        share, here = self.share[:count], [w.clone() for w in self.network.parameters]
+        own, ways = ([part[:count] for part in parts] for parts in (self.own, self.ways))
+        mixed = [h + share * (v - h) for h, v in zip(here, own, strict=True)]
+        _, slopes = self.gradients_at(mixed, batches[0])
+        self._go(here)
+        loss = super().step(number, *batches)
+        rate = self.training.learning_rate if self.rates is None else self.rates[:count, number, None]
+        between = [v - h for v, h in zip(own, here, strict=True)]
+        for v, way, slope in zip(own, ways, slopes, strict=True):
+            way.mul_(self.momentum).add_(share * slope).add_(v, alpha=self.training.weight_decay)
+            v.sub_(rate * way)
+        if isinstance(self.how, Mixture) and self.how.adapts:
+            self.share[:count] = (share - rate * _products(between, slopes)).clamp(0, 1)
+        return loss
+
+
+class EnvelopeDescent(Paired):
+    """Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020."""
+
+    def step(self, number: int, *batches: Any) -> Tensor:
+        count, how = len(self.network.parameters[0]), self.how
+        assert isinstance(how, Envelope)
+        here, own = [w.clone() for w in self.network.parameters], [part[:count] for part in self.own]
+        losses = []
+        for _ in range(how.steps):
+            loss, slopes = self.gradients_at(own, batches[0])
+            losses.append(loss)
+            for v, h, slope in zip(own, here, slopes, strict=True):
+                decay = self.training.weight_decay * v
+                v.sub_(how.rate * (slope + decay + how.strength * (v - h)))
+        far = self.training.learning_rate * how.strength
+        self._go([h - far * (h - v) for h, v in zip(here, own, strict=True)])
+        return losses[0]
+
+
+def _products(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """(clients, 1): the inner product of each client's two vectors."""
+    pairs = list(zip(some, others, strict=True))
+    sums = [torch.stack([(a[k] * b[k]).sum() for a, b in pairs]).sum() for k in range(len(some[0]))]
+    return torch.stack(sums).unsqueeze(1)
 
 
 def _lengths(parts: Sequence[Tensor]) -> Tensor:

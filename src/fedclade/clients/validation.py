@@ -107,11 +107,26 @@ def _check_training(task: Train, answer: Trained, expected: Expected) -> None:
         _whole_number("choice of model", answer.chosen, 0, len(task.candidates) - 1)
     elif answer.chosen is not None:
         raise UnfitError("bad shape", "chose a model where there was no choice")
+    _check_control(task, answer, expected)
     if expected.from_stranger and wanted:
         begun = task.candidates[answer.chosen or 0] if task.candidates else expected.initial
         length = float(np.linalg.norm(answer.weights.astype(np.float64)))
         if length > ABSURD * (1.0 + float(np.linalg.norm(begun.astype(np.float64)))):
             raise UnfitError("refused", f"sent weights of length {length:.3g}, which is absurd")
+
+
+def _check_control(task: Train, answer: Trained, expected: Expected) -> None:
+    if (task.control is None) != (answer.control is None):
+        raise UnfitError("bad shape", "sent a mean gradient where none was asked for, or none where one was")
+    if task.control is None or answer.control is None:
+        return
+    if answer.control.shape != task.control.shape or answer.control.dtype != np.float32:
+        raise UnfitError("bad shape", f"sent {answer.control.shape} numbers as its gradient")
+    length = float(np.linalg.norm(answer.control.astype(np.float64)))
+    if not math.isfinite(length):
+        raise UnfitError("not finite", "the mean gradient holds NaN or infinite numbers")
+    if expected.from_stranger and length > ABSURD * (1.0 + float(np.linalg.norm(task.control.astype(np.float64)))):
+        raise UnfitError("refused", f"sent a mean gradient of length {length:.3g}, which is absurd")
 
 
 def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:

@@ -6,6 +6,7 @@ from fedclade.errors import FedcladeError, imported, unknown
 from fedclade.methods.adacfl import AdaCFL
 from fedclade.methods.agreement import Agreement
 from fedclade.methods.alone import Centralized, Local
+from fedclade.methods.apfl import APFL
 from fedclade.methods.base import About, Clusters, Method, Placement, RoundContext, remembered
 from fedclade.methods.cfl import CFL, StabilityCFL
 from fedclade.methods.clade import Clade
@@ -14,18 +15,23 @@ from fedclade.methods.ditto import Ditto
 from fedclade.methods.dynamic import Dynamic
 from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
+from fedclade.methods.fedem import FedEM
 from fedclade.methods.fedgroup import FedGroup
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
 from fedclade.methods.fedstack import FedStack
 from fedclade.methods.fesem import FeSEM
 from fedclade.methods.fl_hc import FLHC
 from fedclade.methods.flis import FLIS
+from fedclade.methods.flux import Flux
 from fedclade.methods.hicfl import HiCFL
 from fedclade.methods.hypcluster import HypCluster
 from fedclade.methods.ifca import IFCA
 from fedclade.methods.pacfl import PACFL
 from fedclade.methods.per_fedavg import PerFedAvg
-from fedclade.methods.shared_layers import FedPer, LGFedAvg
+from fedclade.methods.pfedme import PFedMe
+from fedclade.methods.scaffold import Scaffold
+from fedclade.methods.shared_layers import FedBABU, FedPer, FedRep, LGFedAvg
+from fedclade.methods.stocfl import StoCFL
 
 METHODS: dict[str, type[Method]] = {
     "clade": Clade,
@@ -34,6 +40,7 @@ METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fednova": FedNova,
+    "scaffold": Scaffold,
     "fedclust": FedClust,
     "hicfl": HiCFL,
     "agreement": Agreement,
@@ -54,10 +61,17 @@ METHODS: dict[str, type[Method]] = {
     "fedgroup": FedGroup,
     "clusterfl": ClusterFL,
     "dynamic": Dynamic,
+    "stocfl": StoCFL,
+    "flux": Flux,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedbabu": FedBABU,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "fedem": FedEM,
+    "apfl": APFL,
+    "pfedme": PFedMe,
 }
 
 

@@ -7,7 +7,7 @@ their answers). All state is in the `Clusters` that they return, so a run can st
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -147,6 +147,10 @@ class Method(BaseModel):
                 losses.setdefault(client, {})[cluster] = answer.loss
         return {client: Placement(nearest(near), near, "training loss") for client, near in losses.items()}
 
+    def looks_through(self, clusters: Clusters, initial: np.ndarray) -> np.ndarray:
+        """The model whose features say where newcomers without labels belong (`PlacesUnlabelled`)."""
+        return initial
+
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Assign newcomers, and those who missed the clustering; whoever does not answer waits in the largest."""
         new = set(newcomers)
@@ -171,6 +175,17 @@ class Method(BaseModel):
         return self.admit(clusters.without(waiting), waiting, context, ask)
 
 
+@runtime_checkable
+class PlacesUnlabelled(Protocol):
+    """A method that can place newcomers of whom only rows are known."""
+
+    size: int  # numbers of a sketch
+
+    def place_unlabelled(
+        self, clusters: Clusters, rows: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> dict[str, Placement]: ...
+
+
 def nobody_answered(ask: Ask) -> FedcladeError:
     """The error of a clustering round in which every client failed, with the last one's reason."""
     why = f" ({ask.failures[-1]['failure']})" if ask.failures else ""
@@ -190,6 +205,7 @@ __all__ = [
     "Count",
     "Method",
     "Placement",
+    "PlacesUnlabelled",
     "RoundContext",
     "nearest",
     "nobody_answered",

@@ -53,9 +53,7 @@ class Clade(Method):
 
     size: Count = 64  # numbers of a sketch
     senders: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of those who take part that trains and sends
-    share_body: bool = (
-        True  # clusters that hold the same classes in other shares have all layers but the last in common
-    )
+    share_body: bool = True  # clusters that hold the same classes in other shares differ in the last layer only
     look_again: Annotated[float, Field(gt=0)] = 0.1  # when so many of all clients are new or have changed
     patience: Count = 5  # rounds between two looks
 
@@ -98,6 +96,7 @@ class Clade(Method):
         for cluster, model in clusters.models.items():
             models[cluster] = mean.copy()
             models[cluster][head] = model[head]
+            ask.stepping.hand_on(model, models[cluster])
         return replace(clusters, models=models)
 
     def sending(self, clusters: Clusters, context: RoundContext) -> list[str]:

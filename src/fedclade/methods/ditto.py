@@ -8,11 +8,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedclade.clients.tasks import Evaluate, Train
+from fedclade.clients.tasks import PERSONAL, Evaluate, Train
 from fedclade.methods.base import About, Clusters
 from fedclade.methods.fedavg import FedAvg
-
-PERSONAL = "personal"  # the slot of a client's memory that holds its own model
 
 
 class Ditto(FedAvg):

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclade.ask import Ask, TrainedClients
-from fedclade.clients.tasks import Train
+from fedclade.clients.tasks import Train, effective_steps
 from fedclade.methods.base import About, Clusters, Method, RoundContext
 
 
@@ -40,7 +40,8 @@ class FedNova(Method):
         trained = ask(Train(clusters.models[0]), to=context.sample())
         if not len(trained):
             return clusters
-        return replace(clusters, models={0: self.normalised(clusters.models[0], trained, context)})
+        before = clusters.models[0]
+        return replace(clusters, models={0: trained.step(before, self.normalised(before, trained, context))})
 
     def normalised(self, model: np.ndarray, trained: TrainedClients, context: RoundContext) -> np.ndarray:
         """The model moved along the combined direction of single steps, by as many steps as clients took on average.
@@ -57,8 +58,3 @@ class FedNova(Method):
         if n < len(model):  # running statistics are combined as they are: they are no result of gradient steps
             moved[n:] = rule.of((a.weights[n:] for a in trained.values()), share, model[n:])
         return moved.astype(np.float32)
-
-
-def effective_steps(steps: int, momentum: float) -> float:
-    """How far `steps` steps of gradient descent with momentum go, in steps without it."""
-    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -4,8 +4,14 @@
   Federated Learning with Local and Global Representations", 2020.
 - FedPer shares the representation and keeps the last layers local: Arivazhagan et al., "Federated Learning with
   Personalization Layers", 2019.
+- FedRep, too, but by turns: a client first trains its last layers for the representation it was sent, then the
+  representation for these: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning",
+  ICML 2021.
+- FedBABU shares the representation and never trains the last layers, until every client trains the whole for itself
+  in the end: Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -33,13 +39,13 @@ class SharedLayers(Method):
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         shared: Shared = clusters.state
-        model, place = clusters.models[0].copy(), context.layout.select(shared.layers)
-        task = Train(model, layers=shared.layers, start=LOCAL, upload=shared.layers)
-        clients = context.sample()
-        combined = ask.combined(dict.fromkeys(clients, task), {0: model[place]}, dict.fromkeys(clients, 0))
-        model = model.copy()
-        model[place] = combined.models[0]
-        return replace(clusters, models={0: model})
+        task = Train(clusters.models[0], layers=shared.layers, start=LOCAL, upload=shared.layers)
+        return self.shared_by(context.sample(), task, clusters, ask)
+
+    def shared_by(self, clients: Iterable[str], task: Train, clusters: Clusters, ask: Ask) -> Clusters:
+        """With the shared layers that some clients make together."""
+        tasks = dict.fromkeys(clients, task)
+        return replace(clusters, models=ask.combined(tasks, clusters.models, dict.fromkeys(tasks, 0)).models)
 
     def served(self, clusters: Clusters, client: str) -> Evaluate:
         return Evaluate(clusters.model_of(client), layers=clusters.state.layers, start=LOCAL)
@@ -69,3 +75,43 @@ class FedPer(SharedLayers):
     def shared(self, layout: Layout) -> tuple[str, ...]:
         # A network of one layer shares nothing but must share something: then all of it is personal but the first.
         return tuple(layout.layers)[: -self.personal_layers] or tuple(layout.layers)[:1]
+
+
+class FedRep(FedPer):
+    about: ClassVar[About] = About(
+        "shares the first layers; the last one is trained for them first, alone",
+        "Collins et al. 2021",
+        sends="first layers",
+        newcomers=False,
+    )
+
+    head_epochs: Count = 10  # of the last layers, before the shared ones train for training.local_epochs
+
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        body = clusters.state.layers
+        longer = context.training.model_copy(update={"local_epochs": self.head_epochs})
+        own = tuple(layer for layer in context.layout.layers if layer not in body)
+        first = Train(
+            clusters.models[0], layers=body, start=LOCAL, trains=own or None, upload="nothing", training=longer
+        )
+        ready = ask(first, to=context.sample())
+        return self.shared_by(ready, Train(start=LOCAL, trains=body, upload=body), clusters, ask)
+
+
+class FedBABU(FedPer):
+    """What serves clients before the last round has last layers that nobody has trained."""
+
+    about: ClassVar[About] = About(
+        "shares the first layers; the last one is trained in the end only, by each client",
+        "Oh et al. 2022",
+        sends="first layers",
+    )
+    serving: ClassVar[str] = "fine-tune"
+
+    def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        body = clusters.state.layers
+        task = Train(clusters.models[0], layers=body, trains=body, upload=body)
+        return self.shared_by(context.sample(), task, clusters, ask)
+
+    def served(self, clusters: Clusters, client: str) -> Evaluate:
+        return Evaluate(clusters.model_of(client))

@@ -96,6 +96,8 @@ def default_model(input_shape: Shape) -> str:
 def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module":
     """A new network for rows of this shape: by name, by `package.module:factory`, or from a function or class.
 
+    `3*lenet5` is a mixture of three (`fedclade.models.mixture`).
+
     A factory is given `input_shape` and `n_classes` (or `num_classes`) where it takes arguments of these names. Under
     other names, two required arguments are the input shape and the number of classes, one is the number of classes.
     """
@@ -105,6 +107,8 @@ def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module"
     name = repr(spec if isinstance(spec, str) else getattr(spec, "__qualname__", type(spec).__name__))
     if not isinstance(spec, str):
         factory = spec
+    elif spec.partition("*")[0].isdigit():
+        factory = _mixture(spec)
     elif ":" in spec:
         factory = _imported(spec)
     else:
@@ -140,6 +144,13 @@ def _known(name: str, input_shape: Shape) -> Factory:
         fitting = listed(other.name for other in _MODELS if other.fits(input_shape) and other.input != "tokens")
         raise FedcladeError(f"model {name!r} takes {model.wants}, not {_words(input_shape)}: choose one of {fitting}")
     return model.build
+
+
+def _mixture(spec: str) -> Factory:
+    from fedclade.models.mixture import MixtureNetwork
+
+    count, _, inner = spec.partition("*")
+    return partial(MixtureNetwork, inner, int(count))
 
 
 def _imported(spec: str) -> Factory:

@@ -90,6 +90,14 @@ class Layout:
         places = [self.layers[name] for name in self.layers if name in names]
         return np.concatenate([np.arange(place.start, place.stop) for place in places] or [np.arange(0)])
 
+    def others(self, layers: str | Sequence[str] | None) -> list[slice]:
+        """Where the parameters of all other layers lie."""
+        if layers is None:
+            return []
+        self.select(layers)  # names that are wrong are told there
+        named = [self.head if name == "head" else name for name in ([layers] if isinstance(layers, str) else layers)]
+        return [place for name, place in self.layers.items() if name not in named]
+
     def tensors(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """The named tensors of a flat vector, as views."""
         return {
