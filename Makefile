@@ -63,7 +63,7 @@ results-small: install
 	$(BIN)/python studies/results.py
 
 results-benchmark: install
-	$(BIN)/fedclade benchmark --page docs/benchmark.md
+	$(BIN)/fedclade benchmark --known docs/benchmark.csv --page docs/benchmark.md
 
 results-automatic: install
 	$(BIN)/python studies/automatic.py --out docs/results/automatic.md

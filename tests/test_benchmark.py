@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedclade.benchmark import Benchmark, mean_ranks, studies
+from fedclade.benchmark import Benchmark, mean_ranks, read_known, studies
 from fedclade.benchmark.page import document, verdicts
+from fedclade.compare import Study
 from fedclade.errors import FedcladeError
 from fedclade.methods import METHODS
 
@@ -59,3 +60,23 @@ def test_the_page_says_where_the_method_of_the_house_stands() -> None:
 def test_nothing_has_ended_yet(tmp_path: Path) -> None:
     with pytest.raises(FedcladeError, match="no run of the benchmark"):
         Benchmark(studies(["mnist-iid"], ["clade"], 1), tmp_path).table()
+
+
+def test_what_is_known_from_another_machine_is_not_run_again(tmp_path: Path) -> None:
+    cells = [{"label": name, "method": name} for name in ("fedavg", "local")]
+    shared = {"data": "digits", "clients": 4, "rounds": 1, "workers": 1, "evaluate_every": 0}
+    study = Study.of({"title": "digits", "seeds": (0,), "settings": shared, "cells": cells})
+    first = Benchmark({"digits": study}, tmp_path / "here")
+    first.go(1)
+    first.table().to_csv(tmp_path / "known.csv", index=False)
+    told = read_known(tmp_path / "known.csv")
+    second = Benchmark({"digits": study}, tmp_path / "there", told)
+    assert not second.runs()
+    second.go(1)
+    assert not list((tmp_path / "there").rglob("result.json"))
+    pd.testing.assert_frame_equal(second.table()[first.table().columns], first.table())
+    changed = Study.of({"title": "digits", "seeds": (0,), "settings": {**shared, "rounds": 2}, "cells": cells})
+    assert len(Benchmark({"digits": changed}, tmp_path / "there", told).runs()) == 2  # other settings, other runs
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(FedcladeError, match="no table of a benchmark"):
+        read_known(tmp_path / "odd.csv")

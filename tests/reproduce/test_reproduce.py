@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedclade.cli import app
 from fedclade.compare import PlannedRun
+from fedclade.compare.study import mark_of
 from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
@@ -17,7 +18,7 @@ from fedclade.reproduce.finished import Finished, megabits_to, over_clusters
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.layers import told_apart
-from fedclade.reproduce.making import Listener, run_name
+from fedclade.reproduce.making import Listener
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.scale import Cut
 from fedclade.runs.folder import RunFolder
@@ -108,7 +109,7 @@ def test_a_run_that_was_stopped_goes_on(out: Path) -> None:
 def first_run(name: str) -> str:
     paper, item = ALL[name]
     cells, _ = item.planned(paper.settings, paper.scales["smoke"], "smoke")
-    return run_name(cells[0].settings)
+    return mark_of(cells[0].settings)
 
 
 def test_the_full_scale_is_the_papers_setting() -> None:
@@ -117,7 +118,7 @@ def test_the_full_scale_is_the_papers_setting() -> None:
         cells, left_out = item.planned(paper.settings, paper.scales["full"], "full")
         assert not left_out, name
         assert all(cell.settings == cell.papers for cell in cells), name
-        assert all(run_name(cell.settings) for cell in cells), name  # the settings are valid
+        assert all(mark_of(cell.settings) for cell in cells), name  # the settings are valid
 
 
 def test_the_small_scale_needs_only_data_that_are_small() -> None:
@@ -126,7 +127,7 @@ def test_the_small_scale_needs_only_data_that_are_small() -> None:
         cells, _ = item.planned(paper.settings, paper.scales["small"], "small")
         for cell in cells:
             assert cell.settings["data"] in ("mnist", "fashion-mnist", "motionsense", "motionsense:rows"), name
-            assert run_name(cell.settings), name
+            assert mark_of(cell.settings), name
 
 
 def test_every_number_of_a_paper_has_its_cell() -> None:

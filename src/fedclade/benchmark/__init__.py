@@ -7,7 +7,8 @@ Comparisons of Classifiers over Multiple Data Sets", JMLR 2006).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,17 +90,23 @@ class Benchmark:
 
     studies: Mapping[str, Study]
     out: Path
+    known: Mapping[tuple[str, str, int], Mapping[str, Any]] = field(default_factory=dict)  # by setting, run and seed
 
     def runs(self) -> list[PlannedRun]:
-        return [run for name, study in self.studies.items() for run in study.runs(self.out / name)]
+        every = [(name, run) for name, study in self.studies.items() for run in study.runs(self.out / name)]
+        return [run for name, run in every if not self.is_known(name, run)]
 
     def go(self, workers: int | None = None, on_run: Callable[..., None] | None = None) -> dict[str, Comparison]:
         """Run what is missing, setting by setting."""
         done = {}
         for name, study in self.studies.items():
             more: dict[str, Any] = {"on_run": on_run} if on_run else {}
-            done[name] = compare(study, self.out / name, workers=workers, **more)
+            done[name] = compare(study, self.out / name, workers=workers, is_known=partial(self.is_known, name), **more)
         return done
+
+    def is_known(self, setting: str, run: PlannedRun) -> bool:
+        """From runs that were made before, here or elsewhere."""
+        return bool(self.known) and (setting, run.mark, run.seed) in self.known
 
     def table(self) -> "pd.DataFrame":
         """A row for each run that has ended."""
@@ -108,11 +115,28 @@ class Benchmark:
         rows = []
         for name, study in self.studies.items():
             for run in study.runs(self.out / name):
+                words = {"setting": name, "method": run.label, "seed": run.seed}
                 if run.folder.is_finished:
-                    rows.append({"setting": name, "method": run.label, "seed": run.seed, **outcome(Result(run.folder))})
+                    rows.append({**words, **outcome(Result(run.folder)), "run": run.mark})
+                elif self.is_known(name, run):
+                    rows.append({**self.known[name, run.mark, run.seed], **words})
         if not rows:
             raise FedcladeError(f"no run of the benchmark in {self.out} has ended yet")
         return pd.DataFrame(rows)
+
+
+def read_known(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The rows of a table that a benchmark wrote, by setting, run and seed."""
+    import pandas as pd
+
+    try:
+        rows = pd.read_csv(path).to_dict("records")
+        named = [{str(name): value for name, value in row.items()} for row in rows]
+        return {(str(row["setting"]), str(row["run"]), int(row["seed"])): row for row in named}
+    except OSError as error:
+        raise FedcladeError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise FedcladeError(f"{path} is no table of a benchmark: it needs columns setting, run and seed") from None
 
 
 def outcome(result: Result) -> dict[str, Any]:

@@ -23,10 +23,13 @@ def benchmark(
     out: Annotated[Path, typer.Option("--out", help="The folder; an old one is gone on with.")] = Path(
         "runs/benchmark"
     ),
+    known: Annotated[
+        Path | None, typer.Option("--known", help="The CSV table of a page made before: what it has is not run again.")
+    ] = None,
     page: Annotated[Path | None, typer.Option("--page", help="Where the page goes.  [OUT/benchmark.md]")] = None,
 ) -> None:
     """Run every method on every setting, rank them, and write a page. What has been run already is not run again."""
-    from fedclade.benchmark import Benchmark, is_there, studies
+    from fedclade.benchmark import Benchmark, is_there, read_known, studies
     from fedclade.benchmark.page import document, draw, overall
 
     console, where = make_console(), None if data_dir is None else str(data_dir)
@@ -34,7 +37,8 @@ def benchmark(
     missing = [name for name, study in planned.items() if not is_there(study, where)]
     if missing:
         console.print(f"left out, for their data are not here: {', '.join(missing)}", soft_wrap=True)
-    bench = Benchmark({name: study for name, study in planned.items() if name not in missing}, out)
+    told = {} if known is None else read_known(known)
+    bench = Benchmark({name: study for name, study in planned.items() if name not in missing}, out, told)
     display = StudyDisplay(console, bench.runs())
     console.print(f"{counted(len(display.runs), 'run')}, {display.done} of them done already; they lie in {out}")
     try:
@@ -51,7 +55,7 @@ def benchmark(
     except ImportError:  # the page does without
         drawn = Path()
     target.write_text(document(table, drawn.name), encoding="utf-8")
-    table.to_csv(out / "runs.csv", index=False)
+    table.to_csv(target.with_suffix(".csv"), index=False, float_format="%.5g")
     console.print(overall(table), soft_wrap=True)
     console.print(f"the page is {target}", soft_wrap=True)
     failed = [f"{name}/{label} (seed {seed})" for name, one in done.items() for label, seed in one.failures]

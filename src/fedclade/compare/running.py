@@ -24,15 +24,16 @@ def compare(
     *,
     workers: int | None = None,
     on_run: Callable[[PlannedRun, str | None], None] = lambda run, failure: None,
+    is_known: Callable[[PlannedRun], bool] = lambda run: False,
 ) -> Comparison:
-    """Run what is missing of a study; `on_run` hears of each run that ends, and why it failed."""
+    """Run what is missing of a study and not known; `on_run` hears of each run that ends, and why it failed."""
     from fedclade.settings import cores
 
     comparison = Comparison(study, Path(out))
     for run in study.runs(comparison.out):
         run.check()
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
-    missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished]
+    missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished and not is_known(run)]
     for run, failure in run_all(missing, workers or cores()):
         if failure is not None:
             comparison.failures[run.label, run.seed] = failure

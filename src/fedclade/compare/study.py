@@ -1,5 +1,7 @@
 """What is compared with what: a study is a grid of settings and seeds, and every cell of it an ordinary run."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +81,10 @@ class PlannedRun:
     def folder(self) -> RunFolder:
         return RunFolder(self.path)
 
+    @property
+    def mark(self) -> str:
+        return mark_of(self.settings)
+
     def check(self) -> None:
         """Refuse to take a run for this one that was made with other settings."""
         from fedclade.settings import flat, settings_from
@@ -96,6 +102,32 @@ class PlannedRun:
                     f"{self.path} was made with {name} = {before[name]!r}, not {now[name]!r}: "
                     "delete it, or choose another --out"
                 )
+
+
+ELSEWHERE = {"workers", "data_dir", "engine", "timeout", "seed"}  # settings that do not change what an experiment is
+
+
+def whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All that makes up a run but its seed: checked settings, with defaults filled in."""
+    from fedclade.settings import settings_from
+
+    checked = settings_from(settings)
+    return {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
+
+
+def mark_of(settings: Mapping[str, Any]) -> str:
+    """A name for a run but for its seed: its method, and a hash of what tells it from a plain run of that method.
+
+    Settings that are added to fedclade later do not change it.
+    """
+    from fedclade.settings import flat
+
+    mine = flat(whole(settings))
+    method = mine["method.name"]
+    usual = flat(whole({"method": {"name": method}}))
+    telling = {name: value for name, value in mine.items() if name == "method.name" or usual.get(name) != value}
+    digest = hashlib.sha256(json.dumps(telling, sort_keys=True).encode()).hexdigest()
+    return f"{method.rpartition(':')[2].lower()}-{digest[:12]}"
 
 
 def _name(label: str) -> str:

@@ -4,8 +4,6 @@ Every run is an ordinary run folder, named by its method and a hash of its setti
 finished is not run again, and what was stopped goes on.
 """
 
-import hashlib
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from fedclade.compare.running import run_all, run_cell
-from fedclade.compare.study import PlannedRun
+from fedclade.compare.study import PlannedRun, mark_of
 from fedclade.errors import FedcladeError, unknown
 from fedclade.reproduce.catalogue import item_named
 from fedclade.reproduce.finished import Finished
 from fedclade.reproduce.item import Cells, Item, Paper, Planned
 from fedclade.reproduce.kinds import Counts, Grid, Measured
 from fedclade.reproduce.page import Page, can_draw, machine
-from fedclade.reproduce.scale import SCALES, Cut, differences, telling
+from fedclade.reproduce.scale import SCALES, Cut, differences
 from fedclade.settings import cores
 
 EVERYTHING = Cut()
@@ -171,20 +169,13 @@ def title_of(paper: Paper, item: Item) -> str:
 def _planned_run(cell: Planned, seed: int, folder: Path, data_dir: str | None) -> PlannedRun:
     settings = {**cell.settings, "seed": seed, **({"data_dir": data_dir} if data_dir else {})}
     label = ", ".join(word for word in (cell.row, cell.column) if word)
-    return PlannedRun(label, seed, settings, folder / run_name(settings) / f"seed-{seed}")
+    return PlannedRun(label, seed, settings, folder / mark_of(settings) / f"seed-{seed}")
 
 
 def _opened(run: PlannedRun, data_dir: str | None) -> Finished:
     finished = Finished.open(run.path)
     finished.data_dir = data_dir
     return finished
-
-
-def run_name(settings: Mapping[str, Any]) -> str:
-    """The method and a hash of all that tells a run from a plain one of it."""
-    known = telling(settings)
-    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    return f"{known['method.name'].rpartition(':')[2].lower()}-{digest[:12]}"
 
 
 def _run_missing(runs: Sequence[PlannedRun], workers: int, listener: Listener) -> dict[str, str]:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedclade.compare.study import whole
 from fedclade.errors import unknown
-from fedclade.settings import flat, settings_from
+from fedclade.settings import flat
 
 Layer = Mapping[str, Any]
 
 SCALES = ("smoke", "small", "full")
-ELSEWHERE = {"workers", "data_dir", "engine", "timeout", "seed"}  # settings that do not change what an experiment is
 
 
 @dataclass(frozen=True)
@@ -83,19 +83,6 @@ def combined(layers: Sequence[Layer]) -> dict[str, Any]:
     if clients and isinstance(wanted, int) and wanted > clients:  # a scale that cuts the clients cuts the clusters
         whole["method"] = {**whole["method"], "n_clusters": clients}
     return whole
-
-
-def whole(settings: Layer) -> dict[str, Any]:
-    """All that makes up a run but its seed: checked settings, with defaults filled in."""
-    checked = settings_from(settings)
-    return {name: value for name, value in checked.model_dump(mode="json").items() if name not in ELSEWHERE}
-
-
-def telling(settings: Layer) -> dict[str, Any]:
-    """What tells a run from one that names its method only. Settings that are added later do not change it."""
-    mine = flat(whole(settings))
-    usual = flat(whole({"method": {"name": mine["method.name"]}}))
-    return {name: value for name, value in mine.items() if name == "method.name" or usual.get(name) != value}
 
 
 def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
