@@ -9,7 +9,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,pictures,report,flower-sim]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,pictures,report,flower-sim]'
 	touch $@
 
 demo: install
@@ -50,11 +50,16 @@ bench: install
 	$(BIN)/python benchmarks/scale.py --flower 300
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
+
+.PHONY: docs  # the documentation site, in site/; its reference is made from the code
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 
 .PHONY: pictures  # of the README and the gallery; needs chromium and chromium-driver
 pictures: install
 	$(BIN)/python studies/pictures.py
+	$(BIN)/python studies/concepts.py
 	$(BIN)/python studies/gallery.py
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).

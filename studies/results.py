@@ -259,7 +259,8 @@ HEAD = """# Results
 Made by `make results-small` and `make results-rivals` on a {cores}-core CPU ({machine}), 3 seeds each, real data; the
 studies are in `studies/small/` and `studies/rivals/`. They are cut to the size of a laptop (fewer rows and rounds than in
 the papers), so they test the claims, not the papers' numbers. How well the automatic number of clusters does is told in
-[automatic.md](results/automatic.md); single tables of the papers beside ours lie in [results/](results/).
+[automatic.md](results/automatic.md); single tables of the papers
+beside ours: [FedClust](results/fedclust-table1.md), [HiCFL](results/hicfl-table2.md), [FedSCCS](results/fedsccs-fig8.md).
 
 Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
 model), and of its **locally trained model**, the last that it trained itself. {legend}

@@ -146,6 +146,9 @@ class FedSCCS(ByAnswers):
         "a given number",
         "one shot",
         "model, probe rows",
+        formula="S(i, j) = linear CKA of what models i and j answer on probe rows; Ward's tree of the "
+        "distances between columns of S",
+        use="when few clients can train in a round and some rows may be shown to the server (or noise will do)",
     )
 
     threshold: Threshold = None  # up to which clusters merge; "auto" finds it
@@ -172,6 +175,9 @@ class WeightsCosine(SelectingClusters, CutTree):
         "Talasso et al. 2024",
         "a given number",
         "one shot",
+        formula="S(i, j) = cos(h_i, h_j) of last layers without biases; Ward's tree of the distances between "
+        "columns of S",
+        use="as FedSCCS, when there are no probe rows",
     )
 
     threshold: Threshold = None  # up to which clusters merge; "auto" finds it
@@ -200,6 +206,8 @@ class KCenter(SelectingClusters, CutTree):
         "Sener & Savarese 2018",
         "a given number",
         "one shot",
+        formula="centres c_1, c_2, ...: each the client farthest from all before it; k_i = argmin_k |h_i - c_k|",
+        use="as FedSCCS, when a given number of spread-out clusters is wanted and no probe rows",
     )
 
     threshold: Literal["auto"] | None = None  # "auto": the number of clusters is found
@@ -236,7 +244,12 @@ class KCenter(SelectingClusters, CutTree):
 
 class RandomClusters(SelectingClusters):
     about: ClassVar[About] = About(
-        "FedSCCS's loop with random clusters", "Talasso et al. 2024", "a given number", "one shot"
+        "FedSCCS's loop with random clusters",
+        "Talasso et al. 2024",
+        "a given number",
+        "one shot",
+        formula="k_i drawn at random",
+        use="as a control: whether it is the clusters that help, or only their number",
     )
 
     n_clusters: Count = 10  # how many there are
