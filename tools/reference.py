@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def methods() -> Iterator[str]:
     yield "# Methods\n"
     yield (
-        "All methods run under equal conditions: the same data, local training, participation, aggregation and serving. "
+        "All methods run under equal conditions: the same data, local training, participation and aggregation. "
         "[Which method?](../which-method.md) helps to choose. In the formulas *i* and *j* are clients, *k* a cluster, "
         "*w* a client's weights, *W* a server's, *u* an update, *h* a last layer and *L* a loss.\n"
     )
