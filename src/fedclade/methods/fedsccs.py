@@ -162,6 +162,11 @@ class FedSCCS(ByAnswers):
         similarity = cka_matrix([signal.values for signal in signals.values()])
         return ward_clusters(self, similarity, list(signals), f"CKA of {self.layer}", ask)
 
+    def at_home(self, clusters: Clusters, signals: Signals, context: RoundContext) -> dict[int, float]:
+        """On the rows that were kept for newcomers."""
+        kept = {c: OnProbe(s.rows, s.values[some_of(s.rows)]) for c, s in signals.items()}
+        return super().at_home(clusters, kept, context)
+
     def far(self, signal: OnProbe, state: Grouped, context: RoundContext) -> dict[int, float]:
         return {
             k: 1.0 - float(np.mean([linear_cka(signal.values, other) for other in others]))
@@ -261,6 +266,9 @@ class RandomClusters(SelectingClusters):
 
     def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
         return random_labels(len(signals), min(self.n_clusters, len(signals)), context.random("clusters"))
+
+    def at_home(self, clusters: Clusters, signals: Signals, context: RoundContext) -> dict[int, float]:
+        return {}  # dice know no distances
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Wherever the dice say, which needs no word from the newcomer."""

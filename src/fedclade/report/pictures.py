@@ -18,7 +18,7 @@ from fedclade.result import Result
 
 KINDS = ("png", "svg", "pdf")
 COLUMN = (3.4, 2.3)  # inches
-PAPER = {
+PAPER: Any = {
     "font.family": "serif", "font.serif": ["Times New Roman", "STIXGeneral"], "mathtext.fontset": "stix",
     "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7, "axes.linewidth": 0.6, "pdf.fonttype": 42, "svg.fonttype": "path",
