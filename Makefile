@@ -49,6 +49,13 @@ bench: install
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/scale.py --flower 300
 
+.PHONY: dist  # wheel and sdist, checked; nothing is uploaded
+dist: install
+	$(PYTHON) -m venv .venv/dist
+	.venv/dist/bin/pip install --quiet build twine
+	rm -rf dist && .venv/dist/bin/python -m build
+	.venv/dist/bin/twine check --strict dist/*
+
 clean:
 	rm -rf $(VENV) build dist site
 
