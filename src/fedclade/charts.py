@@ -59,7 +59,7 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, x_axis: str, 
         drawn.append(f'<path class="grid" d="M70 {up(tick):.1f}H{WIDTH - RIGHT}"/>')
         drawn.append(f'<text x="62" y="{up(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
     drawn.append(f'<text transform="translate(16 {TALL / 2}) rotate(-90)" text-anchor="middle">{escape(y_axis)}</text>')
-    taken: list[tuple[float, float, float]] = []
+    taken = [(up(y) + 4, across(x) - 6, across(x) + 6) for x, y in points.values()]
     for name, (x, y) in sorted(points.items(), key=lambda item: -item[1][1]):
         drawn.append(f'<circle class="dot" cx="{across(x):.1f}" cy="{up(y):.1f}" r="4.5"/>')
         drawn.append(_label(name, across(x), up(y), taken))
@@ -95,7 +95,7 @@ def _x_axis(across: _Scale, ticks: Sequence[float], height: float, name: str) ->
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> str:
-    """Beside its point, a line further down as long as another label is in the way; to the left where the page ends."""
+    """Beside its point, or further down while a label or a point is in the way; to the left where the page ends."""
     wide = LETTER * len(name)
     left = x + wide + 10 > WIDTH
     start = x - 9 - wide if left else x + 9
