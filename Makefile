@@ -9,7 +9,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt src/fedclade/clients/batched/kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,pictures,report,flower-sim]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,pictures,report,flower-sim]'
 	touch $@
 
 demo: install
@@ -49,12 +49,24 @@ bench: install
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/scale.py --flower 1000
 
+.PHONY: dist  # wheel and sdist, checked; nothing is uploaded
+dist: install
+	$(PYTHON) -m venv .venv/dist
+	.venv/dist/bin/pip install --quiet build twine
+	rm -rf dist && .venv/dist/bin/python -m build
+	.venv/dist/bin/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
+
+.PHONY: docs  # the documentation site, in site/; its reference is made from the code
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 
 .PHONY: pictures  # of the README and the gallery; needs chromium and chromium-driver
 pictures: install
 	$(BIN)/python studies/pictures.py
+	$(BIN)/python studies/concepts.py
 	$(BIN)/python studies/gallery.py
 
 # Real data for these: FEDCLADE_DATA or the user's cache (`fedclade data list`).

@@ -15,6 +15,7 @@ from typing import Any
 from selenium import webdriver
 
 import fedclade
+from fedclade.compare import Study, compare
 from fedclade.report.making import make_report
 
 OUT = Path(__file__).parent.parent / "docs" / "gallery"
@@ -28,11 +29,12 @@ SETTINGS: dict[str, Any] = {
 }
 METHODS: dict[str, Any] = {
     "fedclust": {"name": "fedclust"},
-    "hicfl": "agreement",
+    "agreement": "agreement",
     "ifca": {"name": "ifca", "n_clusters": 3},
     "fedavg": "fedavg",
     "cfl": "cfl",
 }
+CELLS = [{"label": name, "method": method} for name, method in METHODS.items()]
 CUT = "const s = document.querySelector('#dendrogram .cut input'); s.value = 14; s.dispatchEvent(new Event('input'))"
 BY_CLIENT = "[...document.querySelectorAll('#inside .controls button')].at(-1).click()"
 
@@ -43,8 +45,8 @@ PICTURES = {
     "traffic": ("fedclust", "traffic", 1000, "dark", ""),
     "clients": ("ifca", "inside", 1000, "light", BY_CLIENT),
     "dendrogram": ("fedclust", "dendrogram", 1000, "light", CUT),
-    "splits": ("hicfl", "splits", 1000, "dark", ""),
-    "matrix": ("hicfl", "matrix", 1000, "light", ""),
+    "splits": ("agreement", "splits", 1000, "dark", ""),
+    "matrix": ("agreement", "matrix", 1000, "light", ""),
     "mapping": ("ifca", "mapping", 1000, "light", ""),
     "norms": ("cfl", "norms", 1000, "dark", ""),
     "phone": ("fedclust", "dendrogram", 390, "dark", ""),
@@ -56,11 +58,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, method in METHODS.items():
             fedclade.run(**SETTINGS, method=method, out=Path(folder) / name)
+        study = Study.of({"title": "A comparison", "seeds": (0, 1, 2), "settings": SETTINGS, "cells": CELLS})
+        compare(study, Path(folder) / "study").write()
         (page,) = make_report([Path(folder) / name for name in METHODS], Path(folder) / "report.html")
         with browser() as driver:
             for name, wanted in PICTURES.items():
                 (OUT / f"{name}.png").write_bytes(picture(driver, page, *wanted))
                 print(OUT / f"{name}.png", file=sys.stderr)
+            (OUT / "compare.png").write_bytes(whole(driver, Path(folder) / "study" / "table.html"))
 
 
 def picture(driver: Any, page: Path, run: str, section: str, width: int, theme: str, before: str) -> bytes:
@@ -78,6 +83,15 @@ def picture(driver: Any, page: Path, run: str, section: str, width: int, theme: 
     driver.execute_script(before)
     time.sleep(1)  # figures fade in
     return bytes(driver.find_element("id", section).screenshot_as_png)
+
+
+def whole(driver: Any, page: Path) -> bytes:
+    """A page from top to bottom."""
+    screen = {"width": 1000, "height": 1700, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    driver.get(page.as_uri())
+    return bytes(driver.find_element("tag name", "main").screenshot_as_png)
 
 
 def wait(driver: Any, script: str) -> None:

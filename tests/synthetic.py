@@ -1,4 +1,8 @@
-"""A small federation with planted groups, made in a moment."""
+"""Small data made in a moment: a federation with planted groups, and files in the format of MNIST."""
+
+import gzip
+import struct
+from pathlib import Path
 
 import numpy as np
 
@@ -25,3 +29,17 @@ def planted(
     return Federation(
         np.concatenate(x), np.concatenate(y).astype(np.int64), tuple(clients), classes, "planted", "planted"
     ).checked()
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">I{array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(folder: Path, train: int = 30, test: int = 20, packed: bool = True) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, rows in (("train", train), ("t10k", test)):
+        images = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28))
+        for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", np.arange(rows) % 10)):
+            data = idx(array)
+            (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(data) if packed else data)
+    return folder

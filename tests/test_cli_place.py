@@ -210,3 +210,25 @@ def test_a_method_given_in_python_must_be_given_again(tmp_path: Path) -> None:
     with pytest.raises(FedcladeError, match="its method Own in Python"):
         fedclade.place(run.path, planted(n_clients=2, rows=20))
     assert len(fedclade.place(run.path, planted(n_clients=2, rows=20), method=Own())) == 2
+
+
+@pytest.mark.parametrize("method", ["fedclust", "clade", "ifca"])
+def test_newcomers_that_fit_nowhere_are_warned_of(tmp_path: Path, method: str) -> None:
+    federation = planted(n_clients=12, n_groups=2, rows=80)
+    names = [client.name for client in federation.clients]
+    write_clients(tmp_path / "here", federation, names[:10])
+    write_clients(tmp_path / "new", federation, names[10:])
+    random = np.random.default_rng(0)
+    for k in range(2):  # rows that are like nobody's, with labels that mean nothing
+        labels = np.array(federation.classes)[random.integers(0, 4, 80)]
+        np.savez(tmp_path / "new" / f"noise-{k}.npz", x=random.normal(size=(80, 8)).astype(np.float32) * 4, y=labels)
+    settings = {"name": method, **({} if method == "clade" else {"n_clusters": 2})}
+    data, run = f"folder:{tmp_path / 'here'}", tmp_path / "run"
+    fedclade.run(data, method=settings, model="mlp", rounds=6, training=TRAINING, workers=1, out=run)
+    placed = fedclade.place(run, f"folder:{tmp_path / 'new'}")
+    assert {name: bool(one.warning) for name, one in placed.items()} == {
+        **dict.fromkeys(names[10:], False), "noise-0": True, "noise-1": True,
+    }  # fmt: skip
+    told = CliRunner().invoke(app, ["place", str(run), "--data", f"folder:{tmp_path / 'new'}"]).output
+    assert "warning: noise-0: it " in told or "warning: noise-0: the next cluster" in told
+    assert json.loads((run / "placements" / "noise-0.json").read_text())["warning"]

@@ -1,6 +1,7 @@
 """Rounds are told to CSV, TensorBoard and MLflow, once each, also when a run stops and goes on."""
 
 import csv
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,29 @@ def test_mlflow_prints_no_news(
     fedclade.run("digits", **SETTINGS, rounds=1, out="run", track="mlflow", on_round=hear)
     told = capsys.readouterr()
     assert "INFO" not in told.out + told.err
+
+
+def test_wandb_has_every_round_once_and_needs_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    from fedclade.tracking import WandB
+
+    heard, log = [], WandB.log
+
+    def hear(self: WandB, round: int, metrics: Any) -> None:
+        heard.append(round)
+        log(self, round, metrics)
+
+    monkeypatch.setattr(WandB, "log", hear)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        fedclade.run("digits", **SETTINGS, rounds=2, out=out, track="wandb", on_round=stop_after(1))
+    fedclade.resume(out, track="wandb")
+    assert heard == [0, 1, 2]
+    name = json.loads((out / "wandb.json").read_text())["run"]
+    written = list(out.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb"))  # also in the second part
+    assert written
+    assert all(file.stat().st_size > 500 for file in written)
 
 
 def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

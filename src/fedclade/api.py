@@ -50,7 +50,7 @@ def run(
     `data` and `model` may be names or Python objects (see `fedclade.data.federation_of` and `fedclade.models.make`).
     The other settings are those of the command line: split, clients, rounds, seed, workers, engine, ... Without `out`
     the run folder is temporary and goes away with the result. `track` names what else is told of every round:
-    "tensorboard", "mlflow", "csv" (see `fedclade.tracking`).
+    "tensorboard", "mlflow", "wandb", "csv" (see `fedclade.tracking`).
     """
     trackers = named_trackers(track)
     if out is not None:

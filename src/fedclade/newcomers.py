@@ -21,7 +21,8 @@ from fedclade.engines.engine import TransportEngine
 from fedclade.engines.local import local_engine
 from fedclade.errors import FedcladeError
 from fedclade.files import safe_name, write_atomically, write_json
-from fedclade.methods import Clusters, Method, RoundContext
+from fedclade.methods import Clusters, Method, Placement, RoundContext
+from fedclade.methods.clade import ROOM
 from fedclade.models.weights import Layout
 from fedclade.result import Result
 from fedclade.runs.packing import save_tensors
@@ -30,6 +31,8 @@ from fedclade.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
+
+UNCLEAR = 0.1  # how much nearer its cluster must be than the next, as a share
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Placed:
     metric: Metric  # the main one of the task
     score: float | None  # of the cluster's model on the newcomer's test rows, by that metric
     score_personalised: float | None  # after some epochs on the newcomer's own rows
+    warning: str  # why its place is doubtful; empty where it is not
     weights: np.ndarray  # of the personalised model, or of the cluster's where none was asked for
     make: "Callable[[], nn.Module]"
 
@@ -118,7 +122,7 @@ def place(
         )
         try:
             _check_fit(clusters, engine)
-            placed = _placed(settings, clusters, engine, result.round, personalise)
+            placed = _placed(settings, clusters, engine, result, personalise)
         finally:
             engine.close()
     if save:
@@ -183,6 +187,7 @@ def place_unlabelled(
             result.metric,
             None,
             None,
+            doubt(placed, {}),
             engine.initial if placed.cluster is None else clusters.models[placed.cluster],
             functools.partial(networks.make, client, ""),
         )
@@ -229,10 +234,10 @@ def _check_fit(clusters: Clusters, engine: TransportEngine) -> None:
 
 
 def _placed(
-    settings: Settings, clusters: Clusters, engine: TransportEngine, round: int, personalise: int
+    settings: Settings, clusters: Clusters, engine: TransportEngine, result: Result, personalise: int
 ) -> dict[str, Placed]:
     method, ask = settings.method, Ask(engine)
-    ask.round = round + 1
+    ask.round = result.round + 1
     training = settings.training.unhurried
     context = RoundContext(
         engine.clients,
@@ -275,11 +280,44 @@ def _placed(
             engine.metrics[0],
             served[client].score if client in served else None,
             local[client].score if client in local else None,
+            doubt(placement, members_at_home(result, placement.measure)),
             trained[client].weights if client in trained else starts[client],
             functools.partial(engine.runtime.networks.make, client, tasks[client].through),
         )
         for client, placement in placements.items()
     }
+
+
+def members_at_home(result: Result, measure: str) -> dict[int, float]:
+    """How far the farthest member of each cluster is from it, where that is known in the measure of a placement."""
+    if measure == "training loss":
+        losses = result.last("loss")
+        return {k: float(losses.reindex(part).max()) for k, part in result.clusters.items()}
+    record = result.last_kept("at_home")
+    return {} if record is None else dict(zip(map(int, record["clusters"]), map(float, record["far"]), strict=True))
+
+
+def doubt(placement: Placement, at_home: Mapping[int, float]) -> str:
+    """Why a newcomer's place is doubtful: it fits no cluster, is farther than members are, or on a border."""
+    if placement.cluster is None:
+        return "it fits no cluster: it is unlike everybody, or its rows are noise"
+    near = placement.distances.get(placement.cluster)
+    others = [far for cluster, far in placement.distances.items() if cluster != placement.cluster]
+    if near is None or placement.measure == "dice":
+        return ""
+    farthest = at_home.get(placement.cluster)
+    is_far = farthest is not None and np.isfinite(farthest) and near > ROOM * farthest
+    is_unclear = bool(others) and near > (1 - UNCLEAR) * min(others)
+    words = []
+    if is_far:
+        words.append(
+            f"it is farther from cluster {placement.cluster} ({near:.3g}) than its members are ({farthest:.3g})"
+        )
+    if is_unclear:
+        words.append(f"the next cluster is about as near ({min(others):.3g} to {near:.3g})")
+    if is_far and is_unclear:
+        words.append("it is unlike everybody, or its rows are noise")
+    return "; ".join(words)
 
 
 def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> None:
@@ -293,6 +331,7 @@ def _keep(folder: Path, placed: Placed, tensors: Mapping[str, np.ndarray]) -> No
         "measure": placed.measure,
         "limit": placed.limit,
         "confidence": placed.confidence,
+        "warning": placed.warning,
         "metric": placed.metric.name,
         "score": placed.score,
         "score_personalised": placed.score_personalised,

@@ -45,11 +45,11 @@ class Settings(BaseModel):
 
     data: str = DEFAULT_DATA  # a data set, folder:PATH, table:PATH or my_module:make_data
     data_options: DataOptions = DataOptions()  # how own data are read: `data = { name = "folder:...", label = "y" }`
-    split: str | None = None  # None: natural where rows have owners, else iid
-    clients: Annotated[int, Field(ge=1)] | None = None  # None: all owners, or 20
+    split: str | None = None  # how rows are dealt out to clients; None: natural where rows have owners, else iid
+    clients: Annotated[int, Field(ge=1)] | None = None  # how many clients; None: all owners, or 20
     rows: Annotated[int, Field(ge=1)] | None = None  # training rows that a client keeps at most, drawn at random
-    test_view: Literal["label-support", "proportional", "holdout"] | None = None  # None: as the data set has it
-    model: str | None = None  # None: one that fits the data
+    test_view: Literal["label-support", "proportional", "holdout"] | None = None  # on what clients are tested
+    model: str | None = None  # the network; None: one that fits the data
     method: SerializeAsAny[Method] = Field(default_factory=lambda: method_class(DEFAULT_METHOD)())  # what is run
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of clients that take part in a round
     aggregation: SerializeAsAny[Aggregation] = Mean()  # how the answers of a cluster become its model
@@ -62,9 +62,9 @@ class Settings(BaseModel):
     device: Literal["cpu", "auto", "cuda", "mps"] = "cpu"  # where they run; "auto": on a GPU where torch sees one
     rounds: Annotated[int, Field(ge=0)] = 10  # how many rounds
     seed: Annotated[int, Field(ge=0)] = 0  # all chance in a run comes from it
-    evaluate_every: Annotated[int, Field(ge=0)] = 1  # 0 is at the end only
+    evaluate_every: Annotated[int, Field(ge=0)] = 1  # rounds from one evaluation to the next; 0: only at the end
     evaluate_participation: Annotated[float, Field(ge=0, le=1)] = 1.0  # the share of clients that evaluate then
-    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # locally trained models: 0 is at the end only
+    evaluate_local_every: Annotated[int, Field(ge=0)] = 0  # the same for locally trained models; 0: only at the end
     baselines: bool = False  # also run fedavg and local on the same rows, to see whether the method pays
     keep_local: bool | None = None  # clients keep the models they trained; None: unless there are more than 5,000
     events: tuple[Event, ...] = ()  # clients that join, leave or see their data change during the run

@@ -1,4 +1,4 @@
-"""What each round gave, in the places where people already look: TensorBoard, MLflow, or a CSV file.
+"""What each round gave, in the places where people already look: TensorBoard, MLflow, Weights & Biases, or a CSV file.
 
 A tracker hears of every round. How far it has heard is kept in the run folder, so that a run which is resumed goes on
 where its tracking stopped: no round comes twice, and rounds that were run without it are told from the history.
@@ -129,10 +129,38 @@ class MLflow:
         self.client.set_terminated(self.run, status="FINISHED" if ended else "KILLED")
 
 
+class WandB:
+    """A run of the project `fedclade` in Weights & Biases, on the disk unless WANDB_MODE says otherwise.
+
+    `wandb sync RUN/wandb/offline-run-...` sends it to the service later, where the parts of a resumed run are one.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], heard: int, names: Sequence[str]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise _not_installed("wandb") from None
+        note = folder / "wandb.json"
+        known = json.loads(note.read_text(encoding="utf-8"))["run"] if note.is_file() else None
+        self.run = wandb.init(
+            project="fedclade", name=folder.name, id=known, resume="allow" if known else None, dir=str(folder),
+            config=dict(settings), mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+        write_json(note, {"run": self.run.id})
+
+    def log(self, round: int, metrics: Mapping[str, float | None]) -> None:
+        self.run.log({name: value for name, value in metrics.items() if value is not None}, step=round)
+
+    def close(self, ended: bool) -> None:
+        self.run.finish(exit_code=0 if ended else 1)
+
+
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], int, Sequence[str]], Tracker]] = {
     "csv": CSV,
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
+    "wandb": WandB,
 }
 
 
@@ -156,7 +184,7 @@ def named_trackers(track: str | Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
-        package = {"tensorboard": "tensorboard", "mlflow": "mlflow"}.get(name)
+        package = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}.get(name)
         if package is not None and find_spec(package) is None:
             raise _not_installed(name)
     return names

@@ -27,6 +27,7 @@ from fedclade.data.sources.images import CIFAR100_NAMES, IDX_FILES
 from fedclade.data.sources.mat import load_mat
 from fedclade.data.sources.plain_pickle import load_plain_pickle
 from fedclade.data.sources.sensors import MOTIONSENSE_SIGNALS, PPG_SIGNALS, USC_HAD_FILES
+from synthetic import idx, write_mnist
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +38,6 @@ def _nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 # --- files in the official formats ------------------------------------------------------------------------------------
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">I{array.ndim}I", 0x0800 + array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-
-
-def write_mnist(folder: Path, train: int = 30, test: int = 20, packed: bool = True) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, rows in (("train", train), ("t10k", test)):
-        images = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28))
-        for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", np.arange(rows) % 10)):
-            data = idx(array)
-            (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(data) if packed else data)
-    return folder
 
 
 def cifar_records(rows: int, labels: int, seed: int = 0) -> np.ndarray:

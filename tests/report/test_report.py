@@ -175,6 +175,36 @@ def test_the_evidence_is_that_of_the_rule_that_decided(tmp_path: Path) -> None:
     graphs.Figure(section.views[0].figure)
 
 
+def test_every_client_has_a_margin_and_its_data_beside_its_clusters(runs: dict[str, Path]) -> None:
+    run = fedclade.load(runs["fedclust"])
+    header, *rows = sections_of([Result.open(runs["fedclust"])])["0/clients"].table
+    record = run.last_kept("proximity")
+    distances, names = np.asarray(record["matrix"], float), list(record["clients"])
+    for row in rows:
+        told, me = dict(zip(header, row, strict=True)), names.index(row[0])
+        means = {
+            k: np.mean([distances[me, names.index(other)] for other in part if other != row[0]])
+            for k, part in run.clusters.items()
+        }
+        near = means.pop(run.assignment[row[0]])
+        assert float(told["margin"]) == pytest.approx(1 - near / min(means.values()), abs=0.006)
+        counts = run.label_counts[row[0]]
+        assert told["its labels"].startswith(f"{np.argmax(counts)} {100 * max(counts) / sum(counts):.0f}")
+        whole = np.sum([run.label_counts[other] for other in run.clusters[run.assignment[row[0]]]], axis=0)
+        assert told["its cluster's labels"].startswith(f"{np.argmax(whole)} {100 * max(whole) / sum(whole):.0f}")
+
+
+def test_fedstack_says_when_its_clusters_are_the_architectures(tmp_path: Path) -> None:
+    fedclade.run(
+        "synthetic", clients=6, method={"name": "fedstack", "n_clusters": 2}, model=["ann", "cnn1d"], rounds=1,
+        workers=1, out=tmp_path / "run",
+    )  # fmt: skip
+    section = sections_of([Result.open(tmp_path / "run")])["0/networks"]
+    mixed = max(sum(int(word) > 0 for word in row[1:]) for row in section.table[1:])
+    assert ("the clusters are the architectures" in section.words) == (mixed == 1)
+    assert mixed == 1
+
+
 def test_no_two_clusters_have_one_colour() -> None:
     assert len({colour(place) for place in range(1000)}) == 1000
 
@@ -258,7 +288,7 @@ def test_the_command_writes_page_summary_and_pictures(runs: dict[str, Path], tmp
         assert alternative.endswith("as described above.")
         assert (page.parent / picture).stat().st_size < 300_000
     kinds = {path.suffix for path in (page.parent / "page-pictures").iterdir()}
-    assert kinds == {".png", ".svg"}
+    assert kinds == {".png", ".svg", ".pdf"}
 
 
 def test_what_is_no_run_gives_one_line(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """docs/benchmark.md: the table of every setting, the ranks over all, and the figure of critical differences."""
 
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedclade.benchmark import mean_ranks
-from fedclade.tables import to_markdown
+from fedclade.charts import dots, scatter
+from fedclade.tables import html_table, paragraph, to_html, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +35,45 @@ def document(table: "pd.DataFrame", figure: str = "") -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def overall(table: "pd.DataFrame") -> str:
+def html_document(table: "pd.DataFrame") -> str:
+    """The same as a page to look at, with figures."""
     ranks, least = mean_ranks(table)
+    best = float(ranks.iloc[0]) + least
+    means = table.groupby("method")[["up MB", "accuracy"]].mean()
+    points = {
+        str(name): (float(up), 100 * float(score))
+        for name, (up, score) in zip(means.index, means.to_numpy(), strict=True)
+    }
+    parts = [
+        dots(
+            {str(name): [float(rank)] for name, rank in ranks.items()},
+            f"Mean ranks over settings: left of the dashed line none differs from the best (Nemenyi, {least:.1f})",
+            "mean rank",
+            limit=(best, "not told apart from the best up to here"),
+        ),
+        scatter(points, "Accuracy against bytes, means over settings and seeds", "MB sent up", "accuracy in %"),
+        html_table(overall_rows(table), "over all settings"),
+        *(paragraph(f"{line[0].upper()}{line[1:].rstrip('.')}.") for line in verdicts(table)),
+    ]
+    for setting, part in table.groupby("setting", sort=False):
+        seeds = {str(name): (100 * mine["accuracy"]).tolist() for name, mine in part.groupby("method")}
+        ordered = dict(sorted(seeds.items(), key=lambda item: -sum(item[1]) / len(item[1])))
+        parts += [
+            f"<h2>{escape(str(setting))}</h2>",
+            dots(ordered, f"{setting}: a dot for each seed, a bar for their mean", "accuracy in %, mean over clients"),
+            html_table(setting_rows(part), str(setting)),
+        ]
+    return to_html("Benchmark", *parts)
+
+
+def overall(table: "pd.DataFrame") -> str:
+    least = mean_ranks(table)[1]
+    note = f"Mean ranks that differ by less than {least:.1f} are not told apart (Nemenyi's test at 5 %)."
+    return f"{to_markdown(overall_rows(table))}\n\n{note}"
+
+
+def overall_rows(table: "pd.DataFrame") -> list[list[str]]:
+    ranks, _ = mean_ranks(table)
     worst, _ = mean_ranks(table, "worst tenth")
     means = table.groupby("method")[["accuracy", "worst tenth", "seconds"]].mean()
     sent = sent_share(table)
@@ -44,8 +83,7 @@ def overall(table: "pd.DataFrame") -> str:
         share = f"{sent[method]:.2f}" if method in sent else "-"
         numbers = [f"{100 * mean['accuracy']:.1f}", f"{100 * mean['worst tenth']:.1f}", share, f"{mean['seconds']:.0f}"]
         rows.append([method, f"{rank:.1f}", f"{worst[method]:.1f}", *numbers])
-    note = f"Mean ranks that differ by less than {least:.1f} are not told apart (Nemenyi's test at 5 %)."
-    return f"{to_markdown(rows)}\n\n{note}"
+    return rows
 
 
 def sent_share(table: "pd.DataFrame") -> dict[str, float]:
@@ -56,6 +94,10 @@ def sent_share(table: "pd.DataFrame") -> dict[str, float]:
 
 
 def by_setting(part: "pd.DataFrame") -> str:
+    return to_markdown(setting_rows(part))
+
+
+def setting_rows(part: "pd.DataFrame") -> list[list[str]]:
     means = part.groupby("method")[["accuracy", "worst tenth", "up MB", "clusters", "ARI", "seconds"]].mean()
     spread = part.groupby("method")["accuracy"].std(ddof=0)
     rows = [["method", "accuracy", "worst tenth", "clusters", "ARI", "up MB", "s"]]
@@ -65,7 +107,7 @@ def by_setting(part: "pd.DataFrame") -> str:
         accuracy = f"{100 * mean['accuracy']:.1f} ± {100 * spread[method]:.1f}"
         numbers = [f"{mean['clusters']:.1f}", ari, f"{mean['up MB']:.1f}", f"{mean['seconds']:.0f}"]
         rows.append([method, accuracy, f"{100 * mean['worst tenth']:.1f}", *numbers])
-    return to_markdown(rows)
+    return rows
 
 
 def verdicts(table: "pd.DataFrame") -> list[str]:

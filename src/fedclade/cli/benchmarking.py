@@ -30,7 +30,7 @@ def benchmark(
 ) -> None:
     """Run every method on every setting, rank them, and write a page. What has been run already is not run again."""
     from fedclade.benchmark import Benchmark, is_there, read_known, studies
-    from fedclade.benchmark.page import document, draw, overall
+    from fedclade.benchmark.page import document, draw, html_document, overall
 
     console, where = make_console(), None if data_dir is None else str(data_dir)
     planned = studies(only or (), methods or (), seeds, where)
@@ -56,8 +56,9 @@ def benchmark(
         drawn = Path()
     target.write_text(document(table, drawn.name), encoding="utf-8")
     table.to_csv(target.with_suffix(".csv"), index=False, float_format="%.5g")
+    (out / "benchmark.html").write_text(html_document(table), encoding="utf-8")
     console.print(overall(table), soft_wrap=True)
-    console.print(f"the page is {target}", soft_wrap=True)
+    console.print(f"the page is {target}, and with figures {out / 'benchmark.html'}", soft_wrap=True)
     failed = [f"{name}/{label} (seed {seed})" for name, one in done.items() for label, seed in one.failures]
     if failed:
         console.print(f"failed: {', '.join(failed)}", soft_wrap=True)

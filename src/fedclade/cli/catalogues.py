@@ -76,7 +76,12 @@ def _show_method(name: str, kind: "type[Method]") -> None:
 
     console = make_console()
     if about := getattr(kind, "about", None):
-        console.print(f"{name}: {about.summary} ({about.paper})\n")
+        console.print(f"{name}: {about.summary} ({about.paper})")
+        told = {"idea": about.formula, "use it": about.use, "sends": about.sends}
+        for word, words in told.items():
+            if words:
+                console.print(f"{word}: {words}", markup=False)
+        console.print()
     console.print(_settings_table("method", kind))
     console.print()
     console.print(_settings_table("training", Training))

@@ -34,7 +34,7 @@ Device = Annotated[
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Worker processes.  [one for each core]")]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Also tell every round to tensorboard, mlflow or csv. May be given often."),
+    typer.Option("--track", help="Also tell every round to tensorboard, mlflow, wandb or csv. May be given often."),
 ]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for other programs, and nothing else, to stdout.")]

@@ -72,5 +72,8 @@ def place(
     if first.limit is not None:
         why += f", and whoever is beyond {first.limit:.4g} from all founds a cluster"
     console.print(f"{why}.", soft_wrap=True)
+    for name, one in placed.items():
+        if one.warning:
+            console.print(f"warning: {name}: {one.warning}", soft_wrap=True)
     if not unlabelled:
         console.print(f"The models and this table lie in {folder / 'placements'}", soft_wrap=True)

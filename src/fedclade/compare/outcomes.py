@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.charts import dots, scatter
 from fedclade.clients.objective import Metric
 from fedclade.compare.study import PlannedRun, Study
 from fedclade.errors import FedcladeError
 from fedclade.experiments import by_label, experiments, trained_by_all
 from fedclade.files import write_atomically
 from fedclade.result import Result
-from fedclade.tables import to_html, to_latex, to_markdown
+from fedclade.tables import html_table, paragraph, to_html, to_latex, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,9 @@ LEGEND = (
     "model. Locally trained models are compared on the clients that all methods have trained (`clients trained`), in "
     "rounds that count. Megabytes are those of all clients together."
 )
+
+
+LOCAL = "locally trained model"  # a column's name
 
 
 @dataclass
@@ -71,12 +75,56 @@ class Comparison:
         rows: list[dict[str, Any]] = self.table().replace({np.nan: None}).to_dict("records")  # type: ignore[assignment]
         return [names, *([columns[name](row) for name in names] for row in rows)]
 
+    def best(self) -> list[tuple[int, int]]:
+        """The cells with the best mean of each model, (line, column): none where rows cannot be compared."""
+        if self.warning():
+            return []
+        columns, table = list(self.words()[0]), self.table()
+        found = []
+        for name, words in ((f"{self.metric.name}_mean", "cluster model"), (f"{self.metric.name}_local_mean", LOCAL)):
+            known = {line: score for line, score in enumerate(table[name].astype(float)) if np.isfinite(score)}
+            if known:
+                line = self.metric.best(known, key=lambda line: known[line])
+                found.append((line, columns.index(words)))
+        return found
+
+    def figures(self) -> list[str]:
+        """Every seed of every method, and what it costs; of each experiment, for only like runs can be compared."""
+        results, metric = self.results(), self.metric
+        percent = 100 if metric.is_share else 1
+        unit = f"{metric.words}{' in %' if metric.is_share else ''}, mean over clients"
+        drawn = []
+        for name, labels in self.parts().items():
+            mine = results[results["label"].isin(labels)]
+            where = f" ({name})" if name else ""
+            for column, words in (
+                (f"{metric.name}_mean", "Cluster model"),
+                (f"{metric.name}_local_mean", "Locally trained model"),
+            ):
+                rows = {
+                    str(label): (percent * runs[column].dropna().astype(float)).tolist()
+                    for label, runs in mine.groupby("label", sort=False)
+                }
+                if any(rows.values()):
+                    drawn.append(dots(rows, f"{words}{where}: a dot for each seed, a bar for their mean", unit))
+            means = mine.groupby("label", sort=False)[["up", "down", f"{metric.name}_mean"]].mean()
+            points = {
+                str(label): (float(up + down), percent * float(score))
+                for label, (up, down, score) in zip(means.index, means.to_numpy(), strict=True)
+            }
+            drawn.append(
+                scatter(points, f"What it costs{where}: means over seeds, cluster models", "MB sent, up and down", unit)
+            )
+        return drawn
+
+    def parts(self) -> dict[str, list[str]]:
+        """The labels of each experiment."""
+        ended = [_labelled(run) for run in self.study.runs(self.out) if run.folder.is_finished]
+        return {name: list(by_label(results)) for name, results in experiments(ended).items()}
+
     def warning(self) -> str:
         """That some cells are of another experiment than others, where it is so."""
-        ended = [run for run in self.study.runs(self.out) if run.folder.is_finished]
-        parts: dict[str, list[str]] = {}
-        for name, results in experiments([_labelled(run) for run in ended]).items():
-            parts[name] = list(by_label(results))
+        parts = self.parts()
         told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in parts.items())
         return f"Not all rows are of one experiment ({told})." if len(parts) > 1 else ""
 
@@ -86,8 +134,8 @@ class Comparison:
         legend = f"{legend_for(self.metric)} {self.warning()}".rstrip()
         texts = {
             "table.md": f"{to_markdown(rows)}\n\n{legend}\n",
-            "table.tex": f"{to_latex(rows)}\n",
-            "table.html": to_html(rows, title, legend),
+            "table.tex": f"{to_latex(rows, self.best())}\n",
+            "table.html": to_html(title, *self.figures(), html_table(rows, title), paragraph(legend)),
             "table.csv": self.table().to_csv(index=False),
             "runs.csv": self.results().to_csv(index=False),
         }
@@ -139,6 +187,7 @@ def _mean_row(runs: "pd.DataFrame", best: "pd.DataFrame", score: str) -> dict[st
     for name in ("rounds_to", "mb_to"):  # a mean over seeds of which some never got there would flatter
         row[name] = row[name] if numbers[name].notna().all() else None
     row["seeds_std"] = float(np.std(numbers[score]))
+    row["local_seeds_std"] = float(np.std(numbers[score.replace("_mean", "_local_mean")]))
     row["p_best"] = None if runs is best else paired_p(runs, best, score)
     return row
 
@@ -178,13 +227,13 @@ def columns_for(metric: Metric) -> dict[str, Callable[[dict[str, Any]], str]]:
     def of(what: str) -> Callable[[dict[str, Any]], str]:
         return _score(f"{metric.name}{what}", metric)
 
-    over_seeds = _score("seeds_std", metric)
+    over_seeds, local_over_seeds = _score("seeds_std", metric), _score("local_seeds_std", metric)
     return {
         "method": lambda row: row["label"],
         "cluster model": lambda row: f"{of('_mean')(row)} ± {over_seeds(row)}",
         "std": of("_std"),
         "worst": of("_worst"),
-        "locally trained model": of("_local_mean"),
+        LOCAL: lambda row: f"{of('_local_mean')(row)} ± {local_over_seeds(row)}",
         "local std": of("_local_std"),
         "local worst": of("_local_worst"),
         "clients trained": _number("local_clients"),

@@ -38,6 +38,9 @@ class AdaCFL(OneShot):
         "one shot",
         "model, label entropy",
         needs_labels=True,
+        formula="among clients with the same number of classes and label entropies within a gap, those with "
+        "|l_i - l_j| <= lambda merge, l_i the smallest dense layer",
+        use="when clients hold different numbers of classes, come and go, and may tell their label entropy",
     )
     State = Merged
 

@@ -27,7 +27,12 @@ ENOUGH = 3  # rounds of updates: what is compared must repeat
 
 class Agreement(Hierarchical):
     about: ClassVar[About] = About(
-        "splits clusters along groups that show again and again in the updates of a layer", "ours", "the number too"
+        "splits clusters along groups that show again and again in the updates of a layer",
+        "ours",
+        "the number too",
+        formula="corr(D_t, D_t+1) >= agreement over a window, D_t the distances of the members' updates in "
+        "round t; then Ward's tree of the mean directions is cut",
+        use="as HiCFL, with few rows a client",
     )
 
     window: Count = 3  # rounds over which updates are looked at, and from one test to the next

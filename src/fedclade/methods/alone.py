@@ -14,7 +14,14 @@ from fedclade.methods.base import About, Clusters, Method, RoundContext, nobody_
 class Local(Method):
     """Every client trains a model of its own and sends nothing."""
 
-    about: ClassVar[About] = About("every client trains alone", "-", sends="nothing", newcomers=False)
+    about: ClassVar[About] = About(
+        "every client trains alone",
+        "-",
+        sends="nothing",
+        newcomers=False,
+        formula="w_i <- train(w_i) for each client i; nothing is shared",
+        use="as a yardstick: whoever is better off alone gains nothing from a federation",
+    )
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         ask(Train(start=LOCAL, upload="nothing"), to=context.sample())
@@ -36,7 +43,13 @@ class Centralized(Method):
     """All rows are collected in one place: what federated learning is there to avoid, and the yardstick for it."""
 
     about: ClassVar[About] = About(
-        "one model trained on all rows in one place", "-", timing="-", sends="raw rows", needs_labels=True
+        "one model trained on all rows in one place",
+        "-",
+        timing="-",
+        sends="raw rows",
+        needs_labels=True,
+        formula="W <- train(W) on the union of all rows",
+        use="as a yardstick, where rows may be pooled: what one model could reach",
     )
     State = Pool
 

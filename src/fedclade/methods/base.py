@@ -72,7 +72,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class About:
-    """One line on a method for `fedclade methods`."""
+    """A method in a few words, for `fedclade methods` and the documentation."""
 
     summary: str
     paper: str
@@ -81,6 +81,8 @@ class About:
     sends: str = "model"
     newcomers: bool = True
     needs_labels: bool = False  # of classes: it looks at them beyond training on them
+    formula: str = ""  # its idea in a line
+    use: str = ""  # when to use it
 
 
 class Method(BaseModel):

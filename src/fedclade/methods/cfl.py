@@ -99,7 +99,12 @@ class Bipartitioning(Splitting):
 
 class CFL(Bipartitioning):
     about: ClassVar[About] = About(
-        "splits a cluster when its model stands still and its clients do not", "Sattler et al. 2021", "the number too"
+        "splits a cluster when its model stands still and its clients do not",
+        "Sattler et al. 2021",
+        "the number too",
+        formula="split if |mean_i u_i| < eps1 and max_i |u_i| > eps2; the two sides minimise the largest "
+        "cosine across, min max cos(u_i, u_j)",
+        use="when all clients take part in every round and training may converge before it splits",
     )
 
     eps1: Annotated[float, Field(gt=0)] = 0.4  # the mean update of a cluster that stands still is shorter
@@ -115,7 +120,13 @@ class CFL(Bipartitioning):
 
 
 class StabilityCFL(Bipartitioning, Stability):
-    about: ClassVar[About] = About("CFL that splits once updates are stable", "Gong et al. 2024", "the number too")
+    about: ClassVar[About] = About(
+        "CFL that splits once updates are stable",
+        "Gong et al. 2024",
+        "the number too",
+        formula="as CFL, split once every member's stability s_i < epsilon (see hicfl)",
+        use="to compare the sign to split: HiCFL's Table V",
+    )
 
     @property
     def trigger(self) -> str:

@@ -47,6 +47,9 @@ class Clade(Method):
         "the number too",
         "one shot",
         "model, sums over rows",
+        formula="D(i, j) = distance of what repeats in both halves of the clients' rows; Ward's tree of D is "
+        "cut while a cut explains more than one of a structureless cloud",
+        use="first: when you do not know whether clients differ, in what, or into how many groups",
     )
     serving: ClassVar[str] = "pick"
     State: ClassVar[type | None] = Known

@@ -104,6 +104,8 @@ class ClusterFL(Probing):
         "the number too",
         "every few rounds",
         "2 models down, 1 up; probe rows",
+        formula="min over W, F of sum_i L_i(w_i) + alpha |W|^2 - beta tr(F' W W' F), by ADMM",
+        use="with few clients, each with a model of its own, when relations matter more than sharp groups",
     )
     State = Relations
 

@@ -14,7 +14,12 @@ from fedclade.methods.fedavg import FedAvg
 
 
 class Ditto(FedAvg):
-    about: ClassVar[About] = About("FedAvg, and a model of its own for each client held near it", "Li et al. 2021")
+    about: ClassVar[About] = About(
+        "FedAvg, and a model of its own for each client held near it",
+        "Li et al. 2021",
+        formula="v_i minimises L_i(v) + lambda/2 |v - W|^2 beside FedAvg's W; v_i serves client i",
+        use="when every client is a little different and there are no groups",
+    )
 
     strength: Annotated[float, Field(ge=0)] = 0.1  # of strength / 2 * |v - W|^2 in the loss of a client's own model v
 

@@ -40,6 +40,9 @@ class Dynamic(Method):
         "the number too",
         "every few rounds",
         "GAN weights, model; K models at times",
+        formula="k_i = argmax of the mean code that a federated GAN's encoder gives the client's rows; then "
+        "k_i = argmin_k L_i(W_k), and the worst cluster is divided while that helps",
+        use="to compare with the paper; it trains a GAN first, and is a reconstruction",
     )
     State = Division
 

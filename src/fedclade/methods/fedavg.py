@@ -18,14 +18,24 @@ from fedclade.methods.base import About, Clusters, Method, RoundContext
 
 
 class FedAvg(Method):
-    about: ClassVar[About] = About("one model, the mean of what the clients trained", "McMahan et al. 2017")
+    about: ClassVar[About] = About(
+        "one model, the mean of what the clients trained",
+        "McMahan et al. 2017",
+        formula="W <- sum_i (n_i / n) w_i, over the clients i of a round with n_i rows each",
+        use="when clients are alike, or as the yardstick for everything else",
+    )
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         return self.trained(clusters, context.sample(), ask)
 
 
 class FedProx(FedAvg):
-    about: ClassVar[About] = About("FedAvg whose clients are held near the shared model", "Li et al. 2020")
+    about: ClassVar[About] = About(
+        "FedAvg whose clients are held near the shared model",
+        "Li et al. 2020",
+        formula="client i minimises L_i(w) + mu/2 |w - W|^2; then as FedAvg",
+        use="when clients are somewhat unlike and train long between rounds",
+    )
 
     mu: Annotated[float, Field(ge=0)] = 0.001  # the strength of mu / 2 * |w - W|^2 in a client's loss
 
@@ -34,7 +44,13 @@ class FedProx(FedAvg):
 
 
 class FedNova(Method):
-    about: ClassVar[About] = About("FedAvg that takes out the effect of unlike numbers of steps", "Wang et al. 2020")
+    about: ClassVar[About] = About(
+        "FedAvg that takes out the effect of unlike numbers of steps",
+        "Wang et al. 2020",
+        formula="W <- W - t sum_i p_i (W - w_i) / t_i, with t_i the steps of client i, p_i its share of rows "
+        "and t = sum_i p_i t_i",
+        use="when clients take very unlike numbers of steps",
+    )
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         trained = ask(Train(clusters.models[0]), to=context.sample())

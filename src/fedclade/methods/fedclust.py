@@ -20,6 +20,9 @@ class FedClust(ByDistance):
         "the number too",
         "one shot",
         "last layer, model",
+        formula="D(i, j) = |h_i - h_j| with h_i the last layer after one local training; the linkage tree of "
+        "D is cut at a threshold",
+        use="when clients hold other labels and clustering must cost one small upload each",
     )
 
     linkage: Linkage = "weighted"  # how far two clusters are apart

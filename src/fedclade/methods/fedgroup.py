@@ -17,7 +17,13 @@ from fedclade.methods.one_shot import Centres, OneShot, Signals
 
 class FedGroup(OneShot):
     about: ClassVar[About] = About(
-        "groups once, by the directions of first updates", "Duan et al. 2021", "a given number", "one shot"
+        "groups once, by the directions of first updates",
+        "Duan et al. 2021",
+        "a given number",
+        "one shot",
+        formula="k-means of cos(u_i, v_m), v_m the leading singular vectors of some clients' first updates "
+        "u_i; the others join the nearest",
+        use="when there are very many clients: a few hundred of them make the groups",
     )
 
     n_clusters: Count = 4  # how many groups there are

@@ -146,6 +146,9 @@ class FedSCCS(ByAnswers):
         "a given number",
         "one shot",
         "model, probe rows",
+        formula="S(i, j) = linear CKA of what models i and j answer on probe rows; Ward's tree of the "
+        "distances between columns of S",
+        use="when few clients can train in a round and some rows may be shown to the server (or noise will do)",
     )
 
     threshold: Threshold = None  # up to which clusters merge; "auto" finds it
@@ -158,6 +161,11 @@ class FedSCCS(ByAnswers):
     def group(self, signals: Mapping[str, OnProbe], context: RoundContext, ask: Ask) -> np.ndarray:
         similarity = cka_matrix([signal.values for signal in signals.values()])
         return ward_clusters(self, similarity, list(signals), f"CKA of {self.layer}", ask)
+
+    def at_home(self, clusters: Clusters, signals: Signals, context: RoundContext) -> dict[int, float]:
+        """On the rows that were kept for newcomers."""
+        kept = {c: OnProbe(s.rows, s.values[some_of(s.rows)]) for c, s in signals.items()}
+        return super().at_home(clusters, kept, context)
 
     def far(self, signal: OnProbe, state: Grouped, context: RoundContext) -> dict[int, float]:
         return {
@@ -172,6 +180,9 @@ class WeightsCosine(SelectingClusters, CutTree):
         "Talasso et al. 2024",
         "a given number",
         "one shot",
+        formula="S(i, j) = cos(h_i, h_j) of last layers without biases; Ward's tree of the distances between "
+        "columns of S",
+        use="as FedSCCS, when there are no probe rows",
     )
 
     threshold: Threshold = None  # up to which clusters merge; "auto" finds it
@@ -200,6 +211,8 @@ class KCenter(SelectingClusters, CutTree):
         "Sener & Savarese 2018",
         "a given number",
         "one shot",
+        formula="centres c_1, c_2, ...: each the client farthest from all before it; k_i = argmin_k |h_i - c_k|",
+        use="as FedSCCS, when a given number of spread-out clusters is wanted and no probe rows",
     )
 
     threshold: Literal["auto"] | None = None  # "auto": the number of clusters is found
@@ -236,7 +249,12 @@ class KCenter(SelectingClusters, CutTree):
 
 class RandomClusters(SelectingClusters):
     about: ClassVar[About] = About(
-        "FedSCCS's loop with random clusters", "Talasso et al. 2024", "a given number", "one shot"
+        "FedSCCS's loop with random clusters",
+        "Talasso et al. 2024",
+        "a given number",
+        "one shot",
+        formula="k_i drawn at random",
+        use="as a control: whether it is the clusters that help, or only their number",
     )
 
     n_clusters: Count = 10  # how many there are
@@ -248,6 +266,9 @@ class RandomClusters(SelectingClusters):
 
     def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
         return random_labels(len(signals), min(self.n_clusters, len(signals)), context.random("clusters"))
+
+    def at_home(self, clusters: Clusters, signals: Signals, context: RoundContext) -> dict[int, float]:
+        return {}  # dice know no distances
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """Wherever the dice say, which needs no word from the newcomer."""

@@ -74,6 +74,9 @@ class FedStack(Method):
         "one shot",
         "predictions, labels, last layer",
         needs_labels=True,
+        formula="client i is served by stack_k(p_i(x)): its own network's class probabilities p_i, corrected "
+        "by the model that was trained on those of its cluster k",
+        use="when clients have networks of different architectures, or a single upload must do",
     )
     State = Stacked
 

@@ -17,7 +17,13 @@ from fedclade.methods.base import About, Clusters, Count, Method, RoundContext, 
 class FeSEM(Method):
     """Newcomers go by their loss: a model trained once from the start is nearest to whichever centre moved least."""
 
-    about: ClassVar[About] = About("each client goes to the nearest of K centres", "Xie et al. 2020", "a given number")
+    about: ClassVar[About] = About(
+        "each client goes to the nearest of K centres",
+        "Xie et al. 2020",
+        "a given number",
+        formula="k_i = argmin_k |w_i - W_k|; W_k <- mean of its members' w_i",
+        use="when the number of groups is known and one model a round is all that may travel",
+    )
 
     n_clusters: Count = 4  # how many centres there are
 

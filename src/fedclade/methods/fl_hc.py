@@ -20,6 +20,9 @@ class FLHC(ByDistance):
         "Briggs et al. 2020",
         "the number too",
         "one shot",
+        formula="D(i, j) = distance of the updates w_i - W after some rounds of FedAvg; the linkage tree of D"
+        " is cut at a threshold",
+        use="when clients differ little at first and everybody can take part in one round",
     )
 
     warmup: Annotated[int, Field(ge=0)] = 5  # rounds of plain averaging; the round after them makes the clusters

@@ -25,6 +25,9 @@ class FLIS(ByAnswers):
         "one shot",
         "model, probe rows",
         needs_labels=True,
+        formula="S(i, j) = share of probe rows for which models i and j predict the same class; clients with "
+        "S above a threshold go together",
+        use="when the server has some rows and whole models are too large to compare",
     )
 
     warmup: Count = 1  # rounds of plain averaging before the clusters are made

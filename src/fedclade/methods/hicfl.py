@@ -30,7 +30,12 @@ REOPENS = 0.8  # a finished cluster is looked at again when its consistency fall
 
 class HiCFL(Stability, Hierarchical):
     about: ClassVar[About] = About(
-        "splits clusters in two once a layer's updates are stable", "Gong et al. 2024", "the number too"
+        "splits clusters in two once a layer's updates are stable",
+        "Gong et al. 2024",
+        "the number too",
+        formula="s_i = |(cos(u1, u2) + cos(u2, u3)) / 2 - cos(u1, u3)| of a layer's last three updates, a mean "
+        "over a window; once s_i < epsilon for all members, i goes to the side of sign cos(u_i, u_ref)",
+        use="with thousands of rows a client, when clusters should form while training goes on",
     )
 
     split: Literal["sign", "centered-sign"] = "sign"  # compare updates as they are, or less their mean

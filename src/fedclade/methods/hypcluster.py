@@ -16,7 +16,14 @@ from fedclade.methods.ifca import IFCA
 
 
 class HypCluster(IFCA):
-    about: ClassVar[About] = About("IFCA with a warm start", "Mansour et al. 2020", "a given number", sends="K models")
+    about: ClassVar[About] = About(
+        "IFCA with a warm start",
+        "Mansour et al. 2020",
+        "a given number",
+        sends="K models",
+        formula="as IFCA, from K noisy copies of a model that all have trained for some rounds",
+        use="as IFCA, when models from scratch leave some of the K empty",
+    )
 
     warmup: Annotated[int, Field(ge=0)] = 2  # rounds of FedAvg before the models part
     noise: Annotated[float, Field(gt=0)] = 0.1  # how far they part, in standard deviations of each tensor

@@ -14,7 +14,12 @@ from fedclade.methods.base import About, Clusters, Count, Method, RoundContext
 
 class IFCA(Method):
     about: ClassVar[About] = About(
-        "each client picks the best of K models every round", "Ghosh et al. 2020", "a given number", sends="K models"
+        "each client picks the best of K models every round",
+        "Ghosh et al. 2020",
+        "a given number",
+        sends="K models",
+        formula="k_i = argmin_k L_i(W_k); W_k <- mean of the w_i trained from W_k",
+        use="when the number of groups is known and traffic is cheap: every client gets all K models",
     )
 
     n_clusters: Count = 4  # how many models there are

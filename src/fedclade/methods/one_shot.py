@@ -21,6 +21,8 @@ Threshold = Annotated[float, Field(ge=0)] | Literal["auto"] | None
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 Signals = Mapping[str, Any]  # what each client is compared by
 
+LOOKED_AT = 10_000  # pairs of a client and a cluster, to know how far members are from home
+
 
 @remembered
 class Centres:
@@ -124,7 +126,19 @@ class OneShot(Method):
         """The clusters of those who have a signal; they begin with the model `start`."""
         labels = self.group(signals, context, ask)
         clusters = Clusters.from_labels(list(signals), labels, start)
-        return clusters.remembering(self.kept(clusters, signals, start))
+        clusters = clusters.remembering(self.kept(clusters, signals, start))
+        farthest = self.at_home(clusters, signals, context)
+        ask.record("at_home", clusters=list(farthest), far=list(farthest.values()))
+        return clusters
+
+    def at_home(self, clusters: Clusters, signals: Signals, context: RoundContext) -> dict[int, float]:
+        """How far the farthest member of each cluster is from it; of very many members some are looked at."""
+        most = max(1, LOOKED_AT // len(signals))
+        return {
+            k: max(self.far(signals[client], clusters.state, context)[k] for client in part[:: -(-len(part) // most)])
+            for k, part in clusters.members.items()
+            if len(part) > 1  # who is alone is no measure of others
+        }
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         if self.clustering_round > 0:

@@ -33,6 +33,9 @@ class PACFL(OneShot, CutTree):
         "one shot",
         "singular vectors, model",
         needs_labels=True,
+        formula="D(i, j) = smallest principal angle between the subspaces spanned by the leading singular vectors "
+        "of each class of the clients' rows; the linkage tree of D is cut",
+        use="when groups show in the rows themselves (rotations, other sensors) and singular vectors may leave clients",
     )
     State = Subspaces
 

@@ -21,7 +21,12 @@ class Adaptation:
 
 
 class PerFedAvg(Method):
-    about: ClassVar[About] = About("one model that each client adapts by a step of its own", "Fallah et al. 2020")
+    about: ClassVar[About] = About(
+        "one model that each client adapts by a step of its own",
+        "Fallah et al. 2020",
+        formula="W minimises sum_i L_i(W - alpha grad L_i(W))",
+        use="when newcomers must get a good model of their own within a step or an epoch",
+    )
     State = Adaptation
 
     variant: Literal["first-order", "hessian-free"] = "first-order"  # how the meta step is worked out

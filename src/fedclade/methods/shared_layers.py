@@ -53,7 +53,12 @@ class SharedLayers(Method):
 
 class LGFedAvg(SharedLayers):
     about: ClassVar[About] = About(
-        "shares the last layers, keeps the first ones local", "Liang et al. 2020", sends="last layers", newcomers=False
+        "shares the last layers, keeps the first ones local",
+        "Liang et al. 2020",
+        sends="last layers",
+        newcomers=False,
+        formula="w_i = (own first layers of i, mean of all last layers)",
+        use="when rows look different but mean the same: other sensors, other styles",
     )
 
     shared_layers: Count = 2  # how many of the last layers are shared
@@ -68,6 +73,8 @@ class FedPer(SharedLayers):
         "Arivazhagan et al. 2019",
         sends="first layers",
         newcomers=False,
+        formula="w_i = (mean of all first layers, own last layer of i)",
+        use="when rows look the same but labels differ from client to client",
     )
 
     personal_layers: Count = 1  # how many of the last layers stay with the client

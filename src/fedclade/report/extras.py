@@ -46,7 +46,7 @@ def selection(run: Result) -> Section | None:
     figure = make_figure(traces, xaxis=names_axis(), yaxis=titled("times chosen"))
     counts = [times[client] for client in run.clients]
     words = (
-        f"Clients were chosen {min(counts)} to {max(counts)} times in {counted(len(kept), 'round')}, "
+        f"Clients were chosen {_range(counts)} in {counted(len(kept), 'round')}, "
         f"{run.clients[int(np.argmax(counts))]} most often; {counts.count(0) or 'none'} were never chosen."
     )
     return Section("selection", "Who was selected how often", words, [View(figure)])
@@ -97,3 +97,8 @@ def _scores(parts: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> list[
             single = [percent(float(by_class[name][place])) for name in ("precision", "recall", "f1")]
             rows.append([str(part["number"]), str(classes[int(label)]), str(int(by_class["rows"][place])), *single])
     return rows
+
+
+def _range(counts: list[int]) -> str:
+    least, most = min(counts), max(counts)
+    return counted(most, "time") if least == most else f"{least} to {most} times"

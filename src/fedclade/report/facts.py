@@ -3,14 +3,18 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedclade.display import counted, size_in_words, time_in_words
 from fedclade.experiments import by_label, conditions, differences, experiments, how_they_differ
 from fedclade.report.accuracy import title_of
+from fedclade.report.margins import MEANING, margins
 from fedclade.report.sections import Section, mean_and_std, value
 from fedclade.result import MODELS, Result
 from fedclade.settings import flat
 
 MOST_FAILURES = 200  # rows
+MOST_LABELS = 3  # of a client, and of its cluster
 
 
 def headline(runs: Sequence[Result]) -> str:
@@ -79,16 +83,21 @@ def _row(run: Result, conditions: Sequence[str], width: int) -> list[str]:
 
 
 def clients(run: Result) -> Section:
-    """A row for each client: where it is and how well it does."""
+    """A row for each client: where it is and how sure that is, how well it does, and what it holds."""
     failed, measured = Counter(run.failures["client"]), [run.last(column) for column in run.models]
-    groups = run.groups
-    header = ["client", "cluster", *(["hidden group"] if groups else []), *MODELS.values(), "failures"]
+    groups, sure, held = run.groups, margins(run), _holdings(run)
+    header = [
+        "client", "cluster", *(["hidden group"] if groups else []), *MODELS.values(), *(["margin"] if sure else []),
+        *(["its labels", "its cluster's labels"] if held else []), "failures",
+    ]  # fmt: skip
     rows = [
         [
             client,
             str(run.assignment[client]),
             *([str(groups[client])] if groups else []),
             *(value(seen.get(client), run.metric) for seen in measured),
+            *([f"{sure[client]:.2f}" if client in sure else "-"] if sure else []),
+            *held.get(client, ()),
             str(failed[client]),
         ]
         for client in run.clients
@@ -96,7 +105,28 @@ def clients(run: Result) -> Section:
     words = (
         f"{counted(len(rows), 'client')}, cluster by cluster, each with the {run.metric.words} that was measured last."
     )
+    if sure:
+        least = min(sure, key=lambda client: sure[client])
+        words += f" {MEANING} The smallest is that of {least}: {sure[least]:.2f}."
     return Section("clients", "Every client", words, table=[header, *rows], folded=True)
+
+
+def _holdings(run: Result) -> dict[str, tuple[str, str]]:
+    """The most frequent labels of each client, and of its cluster."""
+    counts = run.label_counts
+    if counts is None:
+        return {}
+    classes = [str(name) for name in run.record["classes"]]
+    sums = {k: np.sum([counts[client] for client in part], axis=0) for k, part in run.clusters.items()}
+    return {
+        client: (_most(counts[client], classes), _most(sums[run.assignment[client]], classes)) for client in run.clients
+    }
+
+
+def _most(counts: np.ndarray, classes: Sequence[str]) -> str:
+    shares = np.asarray(counts, float) / max(float(np.sum(counts)), 1.0)
+    first = [k for k in np.argsort(-shares, kind="stable")[:MOST_LABELS] if shares[k] > 0]
+    return ", ".join(f"{classes[k]} {100 * shares[k]:.0f}\N{NO-BREAK SPACE}%" for k in first) or "-"
 
 
 def failures(run: Result) -> Section:

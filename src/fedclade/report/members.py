@@ -47,6 +47,8 @@ def clusters(run: Result) -> Section:
         words += f" of {min(sizes)} to {max(sizes)} clients" if min(sizes) < max(sizes) else f" of {sizes[0]}"
         alone = sum(1 for size in sizes if size == 1)
         words += f"; {alone} of them {'is' if alone == 1 else 'are'} a single client" if alone else ""
+    if run.tree:
+        words += ". A cluster that is split ends, and its parts get the next free numbers"
     words += f". What is told of models is the {run.metric.words}: means and standard deviations over clients."
     return Section("clusters", "Who is in which cluster", words, table=[header, *rows], folded=len(rows) > 40)
 
@@ -82,6 +84,11 @@ def networks(run: Result) -> Section | None:
     rows = [[str(k), *map(str, row)] for k, row in zip(last["clusters"], counts.tolist(), strict=True)]
     mixed = int((counts > 0).sum(axis=1).max())
     words = f"Clients train {counted(len(last['networks']), 'network')}; a cluster holds up to {mixed} of them."
+    if mixed == 1:
+        words += (
+            " So the clusters are the architectures: last layers of unlike networks share no directions. Where groups "
+            "of people are wanted, give all clients one network, or compare predictions (signature = 'predictions')."
+        )
     return Section("networks", "Networks in the clusters", words, table=[["cluster", *last["networks"]], *rows])
 
 

@@ -1,4 +1,4 @@
-"""The main figures as PNG and SVG files, drawn by matplotlib: it needs no browser."""
+"""The main figures as files for a column of a two-column paper, drawn by matplotlib: it needs no browser."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +16,13 @@ from fedclade.report.sections import FIRST_COLOURS, NO_CLUSTER
 from fedclade.report.trees import gap, height_axis
 from fedclade.result import Result
 
-KINDS = ("png", "svg")
+KINDS = ("png", "svg", "pdf")
+COLUMN = (3.4, 2.3)  # inches
+PAPER: Any = {
+    "font.family": "serif", "font.serif": ["Times New Roman", "STIXGeneral"], "mathtext.fontset": "stix",
+    "font.size": 8, "axes.labelsize": 8, "axes.titlesize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "legend.fontsize": 7, "axes.linewidth": 0.6, "pdf.fonttype": 42, "svg.fonttype": "path",
+}  # fmt: skip
 
 
 def need_matplotlib() -> None:
@@ -57,18 +63,18 @@ def _drawn(draw: Callable[[Any, Any], Any], what: Any, path: Path, title: str = 
     import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    if draw(axes, what) is False:
-        return []
-    if title:
-        axes.set_title(title, fontsize="medium")
-    paths = [path.with_name(f"{path.name}.{kind}") for kind in KINDS]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": path.name}):  # the same run gives the same file
+    with matplotlib.rc_context({**PAPER, "svg.hashsalt": path.name}):  # the same run gives the same file
+        figure = Figure(figsize=COLUMN, layout="constrained")
+        axes = figure.add_subplot()
+        if draw(axes, what) is False:
+            return []
+        if title:
+            axes.set_title(title)
+        paths = [path.with_name(f"{path.name}.{kind}") for kind in KINDS]
+        path.parent.mkdir(parents=True, exist_ok=True)
         for target, kind in zip(paths, KINDS, strict=True):
-            undated = {"Date": None} if kind == "svg" else None
-            write_atomically(target, partial(figure.savefig, format=kind, dpi=150, metadata=undated))
+            undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+            write_atomically(target, partial(figure.savefig, format=kind, dpi=300, metadata=undated))
     return paths
 
 
@@ -79,9 +85,9 @@ def accuracy(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> N
             mean, std = table.mean(), table.std(ddof=0)
             name, tint = named(label, column, all_runs)
             if is_local(column):
-                axes.errorbar(mean.index, mean, std, fmt="D", color=tint, markersize=5, linewidth=1, label=name)
+                axes.errorbar(mean.index, mean, std, fmt="D", color=tint, markersize=3, linewidth=0.8, label=name)
             else:
-                axes.plot(mean.index, mean, color=tint, linewidth=2, label=name)
+                axes.plot(mean.index, mean, color=tint, linewidth=1.2, label=name)
                 low, high = mean - std, mean + std
                 if mine[0].metric.is_share:
                     low, high = low.clip(lower=0), high.clip(upper=100)
@@ -95,7 +101,7 @@ def traffic(axes: Any, runs: Sequence[Result], all_runs: Sequence[Result]) -> No
         means = _factor(run) * run.by_round(run.metric.name)["mean"]
         tint = named(run.label, run.metric.name, all_runs)[1]
         sent = run.traffic.sum(axis=1).reindex(means.index) / 1e6
-        axes.plot(sent, means, marker=".", color=tint, label=f"{run.label}, seed {run.seed}")
+        axes.plot(sent, means, marker=".", markersize=3, linewidth=1, color=tint, label=f"{run.label}, seed {run.seed}")
     axes.set(xlabel="MB sent so far, up and down", ylabel=f"mean {_unit(runs[0])}, cluster models")
     _finished(axes)
 
@@ -119,8 +125,8 @@ def dendrogram(axes: Any, run: Result) -> bool:
     low, high = gap(merges[:, 2], found)
     cut = (low + high) / 2 if high < np.inf else 1.05 * low
     draw(merges, ax=axes, labels=record["clients"], color_threshold=cut, above_threshold_color=NO_CLUSTER,
-         no_labels=len(record["clients"]) > 40, leaf_rotation=90)  # fmt: skip
-    axes.axhline(cut, color=FIRST_COLOURS[3], linestyle="--")
+         no_labels=len(record["clients"]) > 40, leaf_rotation=90, leaf_font_size=5)  # fmt: skip
+    axes.axhline(cut, color=FIRST_COLOURS[3], linestyle="--", linewidth=0.8)
     axes.set(
         ylabel=height_axis(record["linkage"], run.kept("proximity").get(max(kept))), title=f"cut into {found} clusters"
     )
@@ -157,5 +163,5 @@ def _finished(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     count = len(axes.get_legend_handles_labels()[0])
     if 0 < count <= 24:
-        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
-        axes.figure.set_size_inches(7, 4.2 + 0.18 * ((count + 1) // 2))
+        axes.figure.legend(loc="outside lower center", ncols=2, frameon=False, columnspacing=1)
+        axes.figure.set_size_inches(COLUMN[0], COLUMN[1] + 0.14 * ((count + 1) // 2))

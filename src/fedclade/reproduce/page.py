@@ -2,15 +2,18 @@
 
 import math
 import platform
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.charts import dots
 from fedclade.files import write_atomically
-from fedclade.tables import to_markdown
+from fedclade.tables import html_table, paragraph, to_html, to_latex, to_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,14 +121,53 @@ class Page:
 
     def write(self, folder: Path) -> list[str]:
         """Put everything into a folder; returns the names of the files."""
-        texts = {"table.md": self.markdown(), "table.csv": self.csv()}
+        drawn = folder / "figure.svg"
+        pictures = [drawn.name] if self._drawn(drawn) else []
+        page = self.html(drawn.read_text(encoding="utf-8") if pictures else "")
+        texts = {
+            "table.md": self.markdown(),
+            "table.csv": self.csv(),
+            "table.tex": to_latex(self.table()) + "\n",
+            "page.html": page,
+        }
         if self.runs:
             import pandas as pd
 
             texts["runs.csv"] = pd.DataFrame(self.runs).to_csv(index=False)
         for name, text in texts.items():
             write_atomically(folder / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        return [*texts, *(["figure.svg"] if self._drawn(folder / "figure.svg") else [])]
+        return [*texts, *pictures]
+
+    def html(self, figure: str = "") -> str:
+        """A page to look at: the paper's numbers beside ours as a figure too, and ours of the paper's figure."""
+        shown = []
+        if figure:
+            packed = b64encode(figure.encode()).decode()
+            shown.append(
+                f'<figure><img src="data:image/svg+xml;base64,{packed}" alt="{escape(self._told())}"></figure>'
+            )
+        table = html_table(self.table(), self.title)
+        head = paragraph(f"{self.citation} {self.how}")
+        return to_html(self.title, head, *shown, *self._beside(), table, *map(paragraph, self.notes))
+
+    def _told(self) -> str:
+        return f"{self.title}, as made by us. The table below has the numbers."
+
+    def _beside(self) -> list[str]:
+        """Our seeds as dots, the paper's number as a diamond, for each measure that the paper gives."""
+        figures = []
+        for name in self.digits:
+            named = {", ".join(word for word in line.words if word): line for line in self.lines if name in line.paper}
+            ours = {
+                row: [float(value) for value in line.ours.get(name, ()) if value is not None and math.isfinite(value)]
+                for row, line in named.items()
+            }
+            if any(ours.values()):
+                paper = {row: float(line.paper[name]) for row, line in named.items()}
+                title = f"{name}: our seeds (dots, their mean a bar) and the paper's number (diamonds)"
+                title += "" if all(line.comparable for line in named.values()) else ", which are of other data"
+                figures.append(dots(ours, title, name, paper))
+        return figures
 
     def _drawn(self, path: Path) -> bool:
         if self.draw is None:

@@ -46,6 +46,8 @@ function agreement(truth, labels) {
 
 const cutOf = (id, tree) => Math.min(reader.cuts[id] ?? tree.used, lastOf(tree));
 const lastOf = (tree) => (tree.kind === "rounds" ? tree.last : tree.merges.length);
+const MOST_CUT = 100; // clusters: with more the slider would have no room for the cuts that matter
+const firstOf = (tree) => (tree.kind === "rounds" ? 0 : Math.max(0, Math.min(tree.used, tree.merges.length + 1 - MOST_CUT)));
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const brief = (value) => Number(value.toPrecision(3));
 
@@ -63,10 +65,10 @@ function showCut(id, box, tree) {
       reader.cuts[id] = Number(slider.value);
       requestAnimationFrame(() => show(id));
     });
-    box.append(slider, element("output"), element("ul"));
+    box.append(slider, element("output"), element("ul", { tabIndex: 0, ariaLabel: "who would be together" }));
   }
   const [slider, output, list] = box.children, cut = cutOf(id, tree);
-  Object.assign(slider, { max: lastOf(tree), ariaLabel: rounds ? "round" : "merges before the cut" });
+  Object.assign(slider, { min: firstOf(tree), max: lastOf(tree), ariaLabel: rounds ? "round" : "merges before the cut" });
   if (Number(slider.value) !== cut) slider.value = cut;
   const labels = labelsAt(tree, cut), groups = groupsOf(labels);
   const [low, high] = rounds ? [] : heightsAt(tree, cut);

@@ -12,7 +12,8 @@ function showTable(box, section) {
   const head = element("thead", {}, element("tr", {}, ...rows[0].map((word) => element("th", { textContent: word, scope: "col" }))));
   const body = element("tbody", {}, ...rows.slice(1).map((row) => element("tr", {}, ...row.map(cell))));
   const table = element("table", {}, head, body);
-  const shown = rows.length > LONG ? [filterOf(body), element("div", { className: "rows" }, table)] : [table];
+  const scrolled = element("div", { className: "rows", tabIndex: 0, role: "region", ariaLabel: `table: ${section.title}` }, table);
+  const shown = rows.length > LONG ? [filterOf(body), scrolled] : [scrolled];
   if (!section.folded) return box.replaceChildren(...shown);
   const was = box.querySelector("details")?.open ?? false;
   const more = element("summary", { textContent: `show ${rows.length - 1} rows` });
