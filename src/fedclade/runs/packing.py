@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from fedclade.errors import FedcladeError
 from fedclade.files import write_atomically, write_json
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 CHECKSUM = 32  # characters
 
@@ -87,33 +87,50 @@ def damaged(path: Path, error: object) -> FedcladeError:
 # Tables: parquet files with a checksum in their metadata
 
 
-def save_table(path: Path, frame: "pd.DataFrame", *, flush: bool = True) -> None:
+def table_of(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+    """A column for every name, in the order in which they come up. Nothing here needs pandas, which is slow to load."""
     import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> "pa.Array":
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    numbers = np.array(known)
+    if not known or numbers.dtype.kind not in "iuf":
+        return pa.array(values)
+    if len(known) < len(values):  # as pandas has it: what is missing is no number
+        numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    return pa.array(numbers)
+
+
+def save_table(path: Path, table: "pa.Table", *, flush: bool = True) -> None:
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    told = {**(table.schema.metadata or {}), b"checksum": _table_checksum(frame).encode()}
+    told = {**(table.schema.metadata or {}), b"checksum": _table_checksum(table).encode()}
     write_atomically(path, lambda part: pq.write_table(table.replace_schema_metadata(told), part), flush=flush)
 
 
-def load_table(path: Path) -> "pd.DataFrame":
+def load_table(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path, partitioning=None)
-        frame = table.to_pandas(ignore_metadata=True)
-        if (table.schema.metadata or {}).get(b"checksum", b"").decode() != _table_checksum(frame):
+        if (table.schema.metadata or {}).get(b"checksum", b"").decode() != _table_checksum(table):
             raise ValueError("its checksum is wrong")
     except Exception as error:  # whatever readers make of damaged bytes
         raise damaged(path, error) from error
-    return frame
+    return table
 
 
-def _table_checksum(frame: "pd.DataFrame") -> str:
+def _table_checksum(table: "pa.Table") -> str:
     """Of the names of the columns and of what they hold: numbers by their bytes, all else by its words."""
     parts = []
-    for name in frame.columns:
-        values = frame[name].to_numpy()
+    for name in table.column_names:
+        values = table[name].to_numpy()
         is_number = values.dtype.kind in "biuf"
         held = values.tobytes() if is_number else "\n".join(map(str, values)).encode()
         parts += [f"{name} {values.dtype.str if is_number else 'words'} {len(held)} ".encode(), held]
