@@ -48,25 +48,22 @@ def power(sizes: list[int], seconds: list[float]) -> float:
 # ---- starting ---------------------------------------------------------------------------------------------------------
 
 
-def started(*words: str, repeats: int = 3) -> float:
-    """The processor's seconds of a Python process."""
-    best = math.inf
-    for _ in range(repeats):
-        before = spent()
-        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
-        best = min(best, spent() - before)
-    return best
-
-
-def starts() -> Iterator[str]:
-    torch = started("-c", "import torch")
-    yield f"| `import torch` | {torch:.2f} s | | |"
-    for name, words in {
+def starts(repeats: int = 5) -> Iterator[str]:
+    """The processor's seconds of Python processes, which take turns."""
+    commands = {
+        "`import torch`": ("-c", "import torch"),
         "`fedclade methods`": ("-m", "fedclade", "methods"),
         "a run of 0 rounds": ("-c", "import fedclade; fedclade.run(method='fedavg', rounds=0, workers=1)"),
-    }.items():
-        seconds = started(*words)
-        yield f"| {name} | {seconds:.2f} s | | {seconds / torch:.2f} times `import torch` |"
+    }
+    best = dict.fromkeys(commands, math.inf)
+    for name, words in [*commands.items()] * repeats:
+        before = spent()
+        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
+        best[name] = min(best[name], spent() - before)
+    torch, *others = best.items()
+    yield f"| {torch[0]} | {torch[1]:.2f} s | | |"
+    for name, seconds in others:
+        yield f"| {name} | {seconds:.2f} s | | {seconds / torch[1]:.2f} times `import torch` |"
 
 
 # ---- runs -------------------------------------------------------------------------------------------------------------

@@ -259,11 +259,11 @@ class RunFolder:
         wholes = {name: self.path / f"{name}.parquet" for name in TABLES}
         frames = {name: packing.load_table(path) for name, path in wholes.items() if path.is_file()}
         fresh = []
-        reached = max((int(one["round"].to_numpy().max()) for one in frames.values() if len(one)), default=-1)
+        reached = max((int(packing.values_of(one["round"]).max()) for one in frames.values() if len(one)), default=-1)
         for name, frame in frames.items():
             for number in range(reached + 1):
                 part = self._part(number, name)
-                some = frame.take((frame["round"].to_numpy() == number).nonzero()[0]) if len(frame) else frame
+                some = frame.take((packing.values_of(frame["round"]) == number).nonzero()[0]) if len(frame) else frame
                 packing.save_table(part, some, flush=False)
                 fresh.append(part)
         flush_all(fresh)
@@ -296,7 +296,7 @@ class RunFolder:
     def column(self, table: str, name: str) -> np.ndarray:
         """One column of it, without pandas."""
         whole = self._whole(table)
-        return whole[name].to_numpy() if len(whole) else np.empty(0)
+        return packing.values_of(whole[name]) if len(whole) else np.empty(0)
 
     def _whole(self, name: str) -> "pa.Table":
         import pyarrow as pa
