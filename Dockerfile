@@ -7,7 +7,10 @@ RUN useradd --create-home fedclade
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
-RUN pip install --no-cache-dir --constraint constraints.txt '.[flower]'
+# The compiler builds the optional kernel and does not stay.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && pip install --no-cache-dir --constraint constraints.txt '.[flower]' \
+    && apt-get purge --yes --auto-remove gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 USER fedclade
 WORKDIR /home/fedclade
 CMD ["fedclade", "--help"]

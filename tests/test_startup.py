@@ -30,6 +30,11 @@ def test_settings_are_read_without_torch() -> None:
     assert imported_by("from fedclade.settings import Settings; Settings(method='fedclust')") == "[]"
 
 
+def test_a_run_does_not_wait_for_pandas() -> None:
+    found = imported_by("import fedclade; fedclade.run(method='fedavg', rounds=0, workers=1)")
+    assert found == "['torch', 'pyarrow']"
+
+
 def test_the_digits_are_those_of_scikit_learn() -> None:
     ours, theirs = federation_of("digits", "iid", 5), load_digits()
     assert ours.x.shape == (1797, 1, 8, 8)

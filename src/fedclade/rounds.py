@@ -432,8 +432,7 @@ class Loop:
 
     def _failures(self) -> int:
         """In how many rounds some client failed, over all clients."""
-        history = self.run.table("history")
-        return int((history["failure"] != "").sum()) if len(history) else 0
+        return int((self.run.column("history", "failure") != "").sum())
 
 
 class Recorded:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from fedclade.clustering.hierarchy import agglomerate
 from fedclade.runs import packing
@@ -41,7 +40,7 @@ def make_large_run(
         folder.write_round(number, state, {}, {"stability": {**shown, "epsilon": 0.1}, **tests})
     folder.write_round(n_rounds, state, {}, records)
     for name, rows in tables.items():
-        packing.save_table(path / f"{name}.parquet", pd.DataFrame(rows))
+        packing.save_table(path / f"{name}.parquet", packing.table_of(rows))
     result = {"rounds": n_rounds, "seconds": 1.0}
     folder.finish(result, {"members": {}, "tree": list(tree)}, {})
     return path

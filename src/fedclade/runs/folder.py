@@ -26,12 +26,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedclade.errors import FedcladeError, listed
 from fedclade.files import flush_all, unwritable, write_atomically
 from fedclade.runs import packing
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 TABLES = ("history", "ledger")
 # Phases that are not a method's traffic: our own measuring, and work that the server does by itself.
@@ -64,12 +67,9 @@ class RunFolder:
 
     def write_held_out(self, rows: Mapping[str, Any]) -> None:
         """Which rows of their own files clients without test rows are tested on."""
-        import pandas as pd
-
         if rows:
             table = [{"client": client, "row": int(row)} for client, numbers in rows.items() for row in numbers]
-            path = self.path / "held_out.parquet"
-            write_atomically(path, partial(pd.DataFrame(table).to_parquet, index=False))
+            packing.save_table(self.path / "held_out.parquet", packing.table_of(table))
 
     def unused(self) -> "RunFolder":
         """This folder, after making sure that a run can begin in it."""
@@ -182,10 +182,8 @@ class RunFolder:
         records: Mapping[str, Any],
     ) -> None:
         """Write what a round gave; its checkpoint comes last and makes it count."""
-        import pandas as pd
-
         for name, rows in tables.items():
-            packing.save_table(self._part(round, name), pd.DataFrame(rows), flush=False)
+            packing.save_table(self._part(round, name), packing.table_of(rows), flush=False)
         for name, record in records.items():
             packing.save(self.path / "records" / f"{round:06d}.{name}.safetensors", record, flush=False)
         fresh = (f"parts/{round:06d}.*", f"records/{round:06d}.*")
@@ -247,7 +245,7 @@ class RunFolder:
     ) -> None:
         """Write the outcome; `models` are complete state dicts, and `facts` what their files say of themselves."""
         for name in TABLES:
-            packing.save_table(self.path / f"{name}.parquet", self.table(name))
+            packing.save_table(self.path / f"{name}.parquet", self._whole(name))
         shutil.rmtree(self.path / "models", ignore_errors=True)
         for cluster, state in models.items():
             path = self.path / "models" / f"cluster-{cluster}.safetensors"
@@ -261,10 +259,12 @@ class RunFolder:
         wholes = {name: self.path / f"{name}.parquet" for name in TABLES}
         frames = {name: packing.load_table(path) for name, path in wholes.items() if path.is_file()}
         fresh = []
+        reached = max((int(packing.values_of(one["round"]).max()) for one in frames.values() if len(one)), default=-1)
         for name, frame in frames.items():
-            for number in range(max((int(one["round"].max()) for one in frames.values() if len(one)), default=-1) + 1):
+            for number in range(reached + 1):
                 part = self._part(number, name)
-                packing.save_table(part, frame[frame["round"] == number] if len(frame) else frame, flush=False)
+                some = frame.take((packing.values_of(frame["round"]) == number).nonzero()[0]) if len(frame) else frame
+                packing.save_table(part, some, flush=False)
                 fresh.append(part)
         flush_all(fresh)
 
@@ -291,7 +291,15 @@ class RunFolder:
 
     def table(self, name: str) -> "pd.DataFrame":
         """`history` or `ledger`, of a finished run or of one under way."""
-        import pandas as pd
+        return self._whole(name).to_pandas(ignore_metadata=True)
+
+    def column(self, table: str, name: str) -> np.ndarray:
+        """One column of it, without pandas."""
+        whole = self._whole(table)
+        return packing.values_of(whole[name]) if len(whole) else np.empty(0)
+
+    def _whole(self, name: str) -> "pa.Table":
+        import pyarrow as pa
 
         whole, last = self.path / f"{name}.parquet", -1 if self.last_round is None else self.last_round
         held = self._held(name)
@@ -302,7 +310,7 @@ class RunFolder:
         self._check_complete(name, last)
         frames = [packing.load_table(self._part(number, name)) for number in range(last + 1)]
         frames = [frame for frame in frames if len(frame)]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return pa.concat_tables(frames, promote_options="permissive") if frames else pa.table({})
 
     def records(self, until: int, expected: Mapping[str, int]) -> dict[tuple[int, str], Any]:
         """What the method kept to look at until the end of a round, by round and name: of each name so many."""

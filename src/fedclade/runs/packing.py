@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from fedclade.errors import FedcladeError
 from fedclade.files import write_atomically, write_json
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 CHECKSUM = 32  # characters
 
@@ -87,33 +87,83 @@ def damaged(path: Path, error: object) -> FedcladeError:
 # Tables: parquet files with a checksum in their metadata
 
 
-def save_table(path: Path, frame: "pd.DataFrame", *, flush: bool = True) -> None:
+def table_of(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+    """A column for every name, in the order in which they come up."""
     import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [_column([row.get(name) for row in rows]) for name in names]
+    return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _column(values: list[Any]) -> "pa.Array":
+    """Numbers, words or truths are laid out here: `pa.array` would load pandas, which takes longer than a short run."""
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    if not known:
+        return pa.nulls(len(values))
+    kinds, held = {type(value) for value in known}, np.array(known)
+    if len(known) < len(values) and held.dtype.kind in "iuf":  # as pandas has it: what is missing is no number
+        held = np.array([np.nan if value is None else value for value in values], np.float64)
+    elif len(known) < len(values):
+        return pa.array(values)
+    if held.dtype.kind in "iuf":
+        return pa.Array.from_buffers(pa.from_numpy_dtype(held.dtype), len(values), [None, pa.py_buffer(held)])
+    if held.dtype.kind == "b":
+        packed = np.packbits(held, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
+    if kinds != {str}:
+        return pa.array(values)
+    words = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
+    return pa.Array.from_buffers(
+        pa.large_string(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(words))]
+    )
+
+
+def save_table(path: Path, table: "pa.Table", *, flush: bool = True) -> None:
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    told = {**(table.schema.metadata or {}), b"checksum": _table_checksum(frame).encode()}
+    told = {**(table.schema.metadata or {}), b"checksum": _table_checksum(table).encode()}
     write_atomically(path, lambda part: pq.write_table(table.replace_schema_metadata(told), part), flush=flush)
 
 
-def load_table(path: Path) -> "pd.DataFrame":
+def load_table(path: Path) -> "pa.Table":
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, partitioning=None)
-        frame = table.to_pandas(ignore_metadata=True)
-        if (table.schema.metadata or {}).get(b"checksum", b"").decode() != _table_checksum(frame):
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        if (table.schema.metadata or {}).get(b"checksum", b"").decode() != _table_checksum(table):
             raise ValueError("its checksum is wrong")
     except Exception as error:  # whatever readers make of damaged bytes
         raise damaged(path, error) from error
-    return frame
+    return table
 
 
-def _table_checksum(frame: "pd.DataFrame") -> str:
+def values_of(column: "pa.ChunkedArray") -> np.ndarray:
+    """As its own `to_numpy` would give them, without pandas: what is missing among numbers is NaN."""
+    import pyarrow as pa
+
+    if not pa.types.is_integer(column.type) and not pa.types.is_floating(column.type):
+        words = column.to_pylist()
+        return np.array(words, bool if pa.types.is_boolean(column.type) and None not in words else object)
+    if column.null_count:
+        kind = column.type.to_pandas_dtype() if pa.types.is_floating(column.type) else np.float64
+        return np.array([np.nan if value is None else value for value in column.to_pylist()], kind)
+    parts = [np.frombuffer(part.buffers()[1], column.type.to_pandas_dtype()) for part in column.chunks if len(part)]
+    cut = [
+        of[part.offset : part.offset + len(part)] for of, part in zip(parts, filter(len, column.chunks), strict=True)
+    ]
+    return np.concatenate(cut) if cut else np.empty(0, column.type.to_pandas_dtype())
+
+
+def _table_checksum(table: "pa.Table") -> str:
     """Of the names of the columns and of what they hold: numbers by their bytes, all else by its words."""
     parts = []
-    for name in frame.columns:
-        values = frame[name].to_numpy()
+    for name in table.column_names:
+        values = values_of(table[name])
         is_number = values.dtype.kind in "biuf"
         held = values.tobytes() if is_number else "\n".join(map(str, values)).encode()
         parts += [f"{name} {values.dtype.str if is_number else 'words'} {len(held)} ".encode(), held]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedclade.clients.batched import kernel
 from fedclade.clients.batched.convolutions import LARGEST_KERNELS, sides_of
 from fedclade.clients.batched.layers import Operation, Pairs, Shape, Step, matrix_and_bias
-from fedclade.clients.batched.places import SPARE, Block, Place, filled, zeros
+from fedclade.clients.batched.places import SMALLEST, SPARE, Block, Place, filled, zeros
 
 
 class CompiledConvolution(Operation):
@@ -36,7 +36,7 @@ class CompiledConvolution(Operation):
         self.weights = shape[0] * prod(self.kernel)
         self.form = (layer.out_channels, filled(self.weights + 1, layer.out_channels))
         self.numbers = batch * (2 * shape[0] * prod(self.image) + 3 * prod(self.made))
-        self.worth_it = layer.weight.numel() <= LARGEST_KERNELS
+        self.worth_it = layer.weight.numel() <= LARGEST_KERNELS and layer.out_channels >= SMALLEST
 
     def parts(self, flat: Tensor, packed: Tensor) -> Pairs:
         return matrix_and_bias(flat, self.places, packed, self.weights)

@@ -43,11 +43,11 @@ typedef struct {
     int64_t high, wide, pool_high, pool_wide; /* of the convolution, and of a block */
     const float *x, *w, *g_out;
     float *g_x, *g_w, *out; /* g_x: NULL where nobody asks for it */
-    int32_t *which;         /* number of each block was the largest */
+    int32_t *which;         /* of each block's numbers was the largest */
     float *made, *g_made;   /* the convolution's own numbers: of a row of blocks; the gradients of all, amid zeros */
     int64_t x_client, x_channel, x_row, w_client, w_row, out_client, out_channel, g_channel, g_row;
-    const int32_t *w_at, *x_at;       /* [weights]: of the numbers that make an output */
-    const int32_t *back_at, *g_at;    /* [kernel_high, outputs, kernel_wide]: of those that make an input's gradient */
+    const int32_t *w_at, *x_at;    /* [weights]: of the numbers that make an output */
+    const int32_t *back_at, *g_at; /* [kernel_high, outputs, kernel_wide]: of those that make an input's gradient */
 } Convolution;
 
 #define LANES 4
