@@ -18,7 +18,12 @@ from fedclade.methods.fedavg import FedAvg
 
 
 class APFL(FedAvg):
-    about: ClassVar[About] = About("FedAvg, mixed with a model of its own for each client", "Deng et al. 2020")
+    about: ClassVar[About] = About(
+        "FedAvg, mixed with a model of its own for each client",
+        "Deng et al. 2020",
+        formula="alpha v_i + (1 - alpha) w serves client i; v_i steps by the gradient at the mixture, w by its own",
+        use="when every client is a little different, and you want to say how much of its own it gets",
+    )
 
     share: Annotated[float, Field(ge=0, le=1)] = 0.5  # of a client's own model in what serves it (alpha)
     adaptive: bool = False  # whether every client finds its own share, beginning with that one

@@ -33,6 +33,8 @@ class FedEM(SharedLayers):
         "Marfoq et al. 2021",
         sends="all components",
         needs_labels=True,
+        formula="p(y | x, i) = sum_k pi_ik p_k(y | x); pi_i is the client's own, the p_k are shared",
+        use="when clients are mixtures of a few kinds rather than of one kind each, and rounds are many",
     )
 
     n_components: Count = 3  # how many shared models there are

@@ -56,6 +56,8 @@ class Flux(Method):
         "the number too",
         "one shot",
         needs_labels=True,
+        formula="density clustering of descriptors: means and spreads of features, class by class",
+        use="when groups differ in features or labels, and newcomers may come without labels",
     )
     State = Known
 

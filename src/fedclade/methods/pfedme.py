@@ -22,7 +22,10 @@ Positive = Annotated[float, Field(gt=0)]
 
 class PFedMe(Method):
     about: ClassVar[About] = About(
-        "a model of its own for each client, which the shared one follows", "Dinh et al. 2020"
+        "a model of its own for each client, which the shared one follows",
+        "Dinh et al. 2020",
+        formula="v_i minimises L_i(v) + lambda/2 |v - w|^2; w <- w - eta lambda (w - v_i)",
+        use="when every client is a little different and rounds are many: it learns slowly",
     )
 
     strength: Positive = 15.0  # of strength / 2 * |own - w|^2 in the loss of a client's own model (lambda)

@@ -27,7 +27,11 @@ class Control:
 
 class Scaffold(Method):
     about: ClassVar[About] = About(
-        "FedAvg whose clients correct their drift", "Karimireddy et al. 2020", sends="model and gradient"
+        "FedAvg whose clients correct their drift",
+        "Karimireddy et al. 2020",
+        sends="model and gradient",
+        formula="w_i <- w_i - eta (gradient - c_i + c); c_i is what client i pulls to, c the mean of all",
+        use="when one model should serve all, clients differ, and twice the bytes are no matter",
     )
     State = Control
 

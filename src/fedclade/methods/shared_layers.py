@@ -90,6 +90,8 @@ class FedRep(FedPer):
         "Collins et al. 2021",
         sends="first layers",
         newcomers=False,
+        formula="h_i <- argmin L_i(body, h), then body <- mean over clients of steps on L_i(body, h_i)",
+        use="when rows look the same but labels differ from client to client",
     )
 
     head_epochs: Count = 10  # of the last layers, before the shared ones train for training.local_epochs
@@ -112,6 +114,8 @@ class FedBABU(FedPer):
         "shares the first layers; the last one is trained in the end only, by each client",
         "Oh et al. 2022",
         sends="first layers",
+        formula="FedAvg of the first layers under a last layer that stays as it began; clients train both in the end",
+        use="when clients have rows enough to train a little by themselves in the end",
     )
     serving: ClassVar[str] = "fine-tune"
 
