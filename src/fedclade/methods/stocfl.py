@@ -42,7 +42,7 @@ class StoCFL(Method):
         "Zeng et al. 2023",
         "the number too",
         sends="3 models down, 2 up",
-        formula="merge clusters while the cosine of their mean first gradients exceeds tau; w_k stays within lambda of w",
+        formula="merge clusters while the cosine of their first gradients exceeds tau; w_k stays within lambda of w",
         use="when few clients take part in a round, so that groups must be found as clients are met",
     )
     State = Directions
