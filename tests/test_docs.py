@@ -190,8 +190,15 @@ def run_ours(words: Sequence[str]) -> None:
         assert invoke([*words[: 2 if words[0] == "deploy" else 1], "--help"]).exit_code == 0
         return
     if words[0] == "reproduce" and words[1] != "list":
-        item_named(words[1])
-        assert words[2:] in (["--scale", scale] for scale in ("smoke", "small", "full"))
+        paper, item = item_named(words[1])
+        scale = words[words.index("--scale") + 1]
+        cells, _ = item.planned(paper.settings, paper.scales[scale], scale)
+        given = dict(row=set(), column=set())
+        for option, value in zip(words[2::2], words[3::2], strict=True):
+            assert option in ("--scale", "--row", "--column", "--seeds"), words
+            given.get(option.removeprefix("--"), set()).add(value)
+        assert given["row"] <= {cell.row for cell in cells}, words
+        assert given["column"] <= {cell.column for cell in cells}, words
         return  # tests/reproduce makes them all
     if words[0] == "compare" and words[1].endswith(".toml"):
         Study.of(read_toml(Path(words[1])))
