@@ -74,7 +74,7 @@ def _rows(data: Any, result: Result, options: DataOptions) -> np.ndarray:
     if isinstance(data, str | Path):
         data = read_rows(Path(data).expanduser(), options)
     elif is_frame(data):
-        data = Table.of_frame(data)
+        data = Table.of_frame(data).with_gaps(options.gaps)
     known = result.record.get("preprocessing")
     if not isinstance(data, Table):
         x = rows_as_numbers(data, where, options)
