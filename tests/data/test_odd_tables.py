@@ -119,6 +119,12 @@ def test_files_without_rows(tmp_path: Path) -> None:
     refused(lambda: from_folder(tmp_path), "c.xlsx: its first sheet is empty")
 
 
+def test_arrays_that_hold_nothing() -> None:
+    x, y = np.zeros((10, 2)), np.arange(10) % 2
+    refused(lambda: federation_of({"a": (x[:0], y[:0], x, y)}), "client 'a' has no training rows")
+    refused(lambda: federation_of({"a": (x[:, :0], y)}), "client 'a'", "at least one feature")
+
+
 def test_odd_labels_are_said(tmp_path: Path) -> None:
     parts = ["test", "train"] * (ROWS // 2)
     frame().assign(split=parts, label=["rare", *["common"] * (ROWS - 1)]).to_csv(tmp_path / "a.csv", index=False)
