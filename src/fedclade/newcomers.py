@@ -15,11 +15,13 @@ from fedclade.assembly import make_networks
 from fedclade.clients.objective import Metric
 from fedclade.clients.tasks import LOCAL, Evaluate, Train
 from fedclade.data import Preprocessing, federation_of
+from fedclade.data.own.files import KINDS, stem_of
+from fedclade.data.own.prepared import prepared
 from fedclade.data.preprocessing import Number
 from fedclade.data.sources import sources
 from fedclade.engines.engine import TransportEngine
 from fedclade.engines.local import local_engine
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 from fedclade.files import safe_name, write_atomically, write_json
 from fedclade.methods import Clusters, Method, Placement, RoundContext
 from fedclade.methods.clade import ROOM
@@ -131,12 +133,11 @@ def place(
     return placed
 
 
-def place_unlabelled(
-    path: Path | str, rows: Mapping[str, np.ndarray], *, method: Method | None = None
-) -> dict[str, Placed]:
+def place_unlabelled(path: Path | str, rows: Mapping[str, Any], *, method: Method | None = None) -> dict[str, Placed]:
     """Place new clients of which only rows are known, not labels, in the clusters of a run of `clade` or `flux`.
 
-    `rows` holds an array for each newcomer, of the form that the run trained on (images as uint8, features prepared).
+    `rows` holds an array, a DataFrame or the path of a file for each newcomer, as the clients of the run gave theirs:
+    what was done with their rows (scaling, missing values, texts) is done with these.
     """
     from fedclade.clients.describe import sketch
     from fedclade.clients.runtime import Rows, features
@@ -152,6 +153,8 @@ def place_unlabelled(
             f"the run in {path} is of method {name}: only clade and flux place newcomers without labels"
         )
     shape = tuple(record["input_shape"])
+    known = record.get("preprocessing")
+    rows = {client: prepared(own, known, settings.reading, f"newcomer {client!r}") for client, own in rows.items()}
     for client, own in rows.items():
         if tuple(own.shape[1:]) != shape or not len(own):
             raise FedcladeError(f"{client}: its rows have shape {own.shape}, those of the run (n, {shape}): give such")
@@ -195,20 +198,20 @@ def place_unlabelled(
     }
 
 
-def unlabelled_rows(folder: Path) -> dict[str, np.ndarray]:
-    """The rows of a .npy or .npz file (its array `x`) for each newcomer."""
-    found = sorted(path for path in folder.glob("*.np[yz]"))
+def unlabelled_rows(folder: Path) -> dict[str, Any]:
+    """The rows of each newcomer: an array of a .npy file, or the path of a file as clients of a run have them."""
+    found = sorted(path for path in folder.glob("*") if path.name.lower().endswith((".npy", *KINDS)))
     if not found:
-        raise FedcladeError(f"{folder} holds no .npy or .npz file: give one for each newcomer, with its rows")
-    rows = {}
+        raise FedcladeError(f"{folder} holds no file of rows: give one for each newcomer ({listed(('.npy', *KINDS))})")
+    rows: dict[str, Any] = {}
     for path in found:
+        if path.suffix.lower() != ".npy":
+            rows[stem_of(path)] = path
+            continue
         try:
-            held = np.load(path, allow_pickle=False)
-            rows[path.stem] = held if isinstance(held, np.ndarray) else held["x"]
-        except (OSError, ValueError, KeyError) as error:
-            raise FedcladeError(
-                f"cannot read {path} ({error}): give an array of rows, in .npz under the name x"
-            ) from None
+            rows[path.stem] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise FedcladeError(f"cannot read {path} ({error}): give an array of rows") from None
     return rows
 
 

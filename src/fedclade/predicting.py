@@ -10,10 +10,8 @@ import numpy as np
 
 from fedclade.api import load
 from fedclade.clients.objective import Objective
-from fedclade.data import DataOptions, Preprocessing
-from fedclade.data.own.files import read_rows
-from fedclade.data.own.given import is_frame, rows_as_numbers
-from fedclade.data.own.tables import Table, columns_of
+from fedclade.data import DataOptions
+from fedclade.data.own.prepared import prepared
 from fedclade.errors import FedcladeError, listed
 from fedclade.methods import Method
 from fedclade.models.weights import load as load_weights
@@ -48,7 +46,7 @@ def predict(
 
     result = load(path)
     settings = recorded_settings(result.record, path, method, task)
-    x = _rows(data, result, settings.reading)
+    x = prepared(data, result.record.get("preprocessing"), settings.reading)
     if list(x.shape[1:]) != result.record["input_shape"]:
         raise FedcladeError(f"rows have shape {x.shape[1:]}, those of the run {tuple(result.record['input_shape'])}")
     network = _with_model(result, settings, model).model_for(client)
@@ -66,47 +64,6 @@ def _with_model(result: Result, settings: Settings, model: Any) -> Result:
     shape = tuple(record["input_shape"])
     networks = make_networks(settings, model, record["clients"], shape, len(record["classes"]))
     return Result(result.folder, networks, settings.method)
-
-
-def _rows(data: Any, result: Result, options: DataOptions) -> np.ndarray:
-    """New rows as the run's networks take them."""
-    where = f"{data}" if isinstance(data, str | Path) else "the rows"
-    if isinstance(data, str | Path):
-        data = read_rows(Path(data).expanduser(), options)
-    elif is_frame(data):
-        data = Table.of_frame(data)
-    known = result.record.get("preprocessing")
-    if not isinstance(data, Table):
-        x = rows_as_numbers(data, where, options)
-        return _scaled_array(x, known and Preprocessing.model_validate(known), where)
-    if known is None:
-        raise FedcladeError(f"{where}: it is a table, but the clients of the run have arrays: give an .npz with x")
-    preprocessing = Preprocessing.model_validate(known)
-    _check_scaling(preprocessing)
-    missing = [name for name in preprocessing.columns if name not in data.names]
-    if missing:
-        raise FedcladeError(
-            f"{where}: it lacks the column {missing[0]!r}: the run needs {listed(preprocessing.columns)}"
-        )
-    numbers, texts = ([each.name for each in kind] for kind in (preprocessing.numbers, preprocessing.texts))
-    columns = columns_of(data, numbers, texts, where)
-    return preprocessing.apply(columns, None, lambda row: f"{where}: row {row}")
-
-
-def _check_scaling(preprocessing: Preprocessing) -> None:
-    if preprocessing.scaling == "client":
-        raise FedcladeError("each client of this run scales by its own rows: only it can predict")
-
-
-def _scaled_array(x: np.ndarray, preprocessing: Preprocessing | None, where: str) -> np.ndarray:
-    from fedclade.data.preprocessing import Columns
-
-    if preprocessing is None:
-        return x
-    _check_scaling(preprocessing)
-    if x.shape[1] != len(preprocessing.numbers):
-        raise FedcladeError(f"{where}: {x.shape[1]} features, but the run has {listed(preprocessing.columns)}")
-    return preprocessing.apply(Columns(x, {}), None, lambda row: f"{where}: row {row}")
 
 
 def _outputs(network: "nn.Module", rows: np.ndarray) -> np.ndarray:

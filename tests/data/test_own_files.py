@@ -113,7 +113,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with_date = good.assign(f1=pd.Timestamp(2024, 1, 1))
     with_gap = good.assign(f1=[np.nan, *range(9)])
     bad: dict[str, tuple[Callable[[Path], object], str]] = {
-        "empty.csv": (lambda path: path.write_text(""), "cannot be read"),
+        "empty.csv": (lambda path: path.write_text(""), "it is empty"),
         "empty.parquet": (lambda path: path.write_text(""), "cannot be read"),
         "empty.npz": (lambda path: path.write_text(""), "cannot be read"),
         "ragged.csv": (lambda path: path.write_text("a,b\n1,2\n1,2,3\n"), "cannot be read"),
@@ -130,7 +130,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         "narrow.csv": (lambda path: good[["label"]].to_csv(path, index=False), "at least one feature"),
         "twice.csv": (lambda path: path.write_text("a,a,label\n1,2,3\n"), "two columns are named 'a'"),
         "splits.csv": (lambda path: good.assign(split="val").to_csv(path, index=False), "only these two"),
-        "latin.csv": (lambda path: path.write_bytes("a,label\n1,\xe9\n".encode("latin-1")), "UTF8"),
+        "latin.csv": (lambda path: path.write_bytes("a,label\n1,\xe9\n".encode("latin-1")), "save it as UTF-8"),
         "mixed.csv": (lambda path: good.assign(group=range(10)).to_csv(path, index=False), "one group"),
     }
     for name, (write, word) in bad.items():
@@ -410,7 +410,7 @@ def test_a_table_is_the_same_in_every_form(tmp_path: Path, name: str) -> None:
     assert federation.y.tolist() == [0, 1] * 4
     said = " ".join(federation.remarks)
     assert ("separated by" in said) == (name in ("a.CSV", "b.csv"))
-    assert ("the comma is its decimal point" in said) == (name == "a.CSV")
+    assert ("the comma is the decimal point" in said) == (name == "a.CSV")
 
 
 def test_one_table_of_all_clients(tmp_path: Path) -> None:
@@ -478,6 +478,6 @@ def test_excel_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pd.ExcelWriter(tmp_path / "a.xlsx") as book:
         PATIENTS.to_excel(book, sheet_name="first", index=False)
         PATIENTS[:2].to_excel(book, sheet_name="second", index=False)
-    assert "a.xlsx: only its first sheet, 'first', is read" in from_folder(tmp_path, **CHOICES).remarks
+    assert "only the first sheet, 'first', is read" in from_folder(tmp_path, **CHOICES).remarks
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     refused(lambda: from_folder(tmp_path, **CHOICES), "pip install 'fedclade[excel]'")

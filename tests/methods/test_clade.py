@@ -142,6 +142,28 @@ def test_newcomers_without_labels_are_placed_by_their_rows(tmp_path: Path) -> No
     assert placed["strange"].cluster is None
 
 
+def test_newcomers_without_labels_are_scaled_as_the_clients_were(tmp_path: Path) -> None:
+    """Files in an odd unit: the run scales them, and so are the rows of newcomers."""
+    import fedclade
+    from fedclade.newcomers import place_unlabelled, unlabelled_rows
+
+    everybody, late = planted(n_clients=14, n_groups=2, rows=60), tmp_path / "late"
+    for folder in (tmp_path / "early", late):
+        folder.mkdir()
+    for number, client in enumerate(everybody.clients):
+        x = 5e6 + 1e6 * (everybody.x[client.train] + 3.0 * (client.group == 1))
+        if number < 12:
+            np.savez(tmp_path / "early" / f"{client.name}.npz", x=x, y=everybody.y[client.train])
+        else:
+            np.savez(late / f"{client.name}.npz", x=x)
+            np.save(late / f"{client.name}-too.npy", x)
+    result = fedclade.run(f"folder:{tmp_path / 'early'}", out=tmp_path / "run", rounds=2, workers=1)
+    placed = place_unlabelled(result.path, unlabelled_rows(late))
+    for client in everybody.clients[12:]:
+        for name in (client.name, f"{client.name}-too"):
+            assert placed[name].cluster == result.cluster_of(f"c{client.group}")
+
+
 @pytest.mark.parametrize("case", ["regression", "multilabel", "tokens"])
 def test_tasks_without_classes_of_rows_are_looked_at_too(case: str, tmp_path: Path) -> None:
     from test_tasks import a_run

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 def test_the_recipe_for_a_model_without_this_package(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = make("lenet5", (1, 28, 28), 3)
-    scaling = {"subtract": 0.5, "divide": [2.0]}
+    scaling = {"numbers": [{"name": "0", "mean": 0.5, "std": 2.0}]}  # as runs write it
     facts = file_facts("lenet5", (1, 28, 28), ("cat", "dog", "owl"), scaling, {"name": "classification"})
     save_file(state_of(make("lenet5", (1, 28, 28), 3), flatten(module)), tmp_path / "cluster-0.safetensors", facts)
     recipe = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

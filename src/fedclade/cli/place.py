@@ -27,7 +27,8 @@ def place(
         typer.Option("--model", help="What newcomers train, where they may choose (fedstack).  [the run's, by turns]"),
     ] = None,
     unlabelled: Annotated[
-        bool, typer.Option("--unlabelled", help="The newcomers have no labels: folder:PATH holds .npy or .npz of rows.")
+        bool,
+        typer.Option("--unlabelled", help="The newcomers have no labels: folder:PATH holds a file of rows for each."),
     ] = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
@@ -44,7 +45,7 @@ def place(
         )
     if json:
         told = {name: {**vars(one), "metric": one.metric.name} for name, one in placed.items()}
-        print_json({name: {k: v for k, v in one.items() if k != "weights"} for name, one in told.items()})
+        print_json({name: {k: v for k, v in one.items() if k not in ("weights", "make")} for name, one in told.items()})
         return
     console, first = make_console(), next(iter(placed.values()))
     clusters = sorted({cluster for one in placed.values() for cluster in one.distances})

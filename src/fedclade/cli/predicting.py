@@ -18,11 +18,12 @@ def predict(
     ] = None,
 ) -> None:
     """Write what a client's model says of new rows, with probabilities."""
+    from fedclade.data.own.files import stem_of
     from fedclade.files import write_atomically
     from fedclade.predicting import predict as predicted
 
     found = predicted(folder, client, file)
-    target = out or file.with_name(f"{file.name.partition('.')[0]}.predictions.csv")
+    target = out or file.with_name(f"{stem_of(file)}.predictions.csv")
     write_atomically(target, lambda part: found.to_csv(part, index=False))
     make_console().print(f"{len(found):,} predictions by the model of {client}: {target}", soft_wrap=True)
 

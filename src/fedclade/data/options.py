@@ -25,6 +25,7 @@ class DataOptions(BaseModel):
     group: str | None = None  # the column with the client's hidden group. None: `group`, if there is one
     ignore: tuple[str, ...] = ()  # columns that are no features
     categorical: tuple[str, ...] = ()  # columns of numbers that stand for categories; columns of text always do
+    gaps: tuple[str, ...] = ()  # what else means in a table that a value is missing, e.g. -999
     missing: Literal["refuse", "mean", "median"] = "refuse"  # what stands for missing values, marked by a feature more
     scaling: Literal["federated", "client", "none"] | None = None  # None: federated for files, none for Python arrays
     holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2  # the share of rows that a client without test rows holds out
@@ -34,7 +35,8 @@ class DataOptions(BaseModel):
     max_classes: Annotated[int, Field(ge=2)] = 1000  # more labels than that are taken for a mistake
     max_gigabytes: Annotated[float, Field(gt=0)] = 2.0  # memory that the data may take
 
-    @field_validator("ignore", "categorical", mode="before")
+    @field_validator("ignore", "categorical", "gaps", mode="before")
     @classmethod
     def _one_is_a_list_too(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+        values = value if isinstance(value, list | tuple) else (value,)
+        return tuple(str(each) if isinstance(each, int | float) else each for each in values)

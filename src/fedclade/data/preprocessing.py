@@ -211,7 +211,11 @@ def _pooled(clients: Sequence[Statistics]) -> dict[str, Any]:
     }
 
 
-def lopsided(names: Sequence[str], clients: Mapping[str, Statistics]) -> list[str]:
+def lopsided(
+    names: Sequence[str],
+    clients: Mapping[str, Statistics],
+    remedy: str = "Mend it, leave it out, or set data.scaling=client",
+) -> list[str]:
     """A line for each column that one client alone spreads out, so that all others' values become nearly constant."""
     if len(clients) < 3:
         return []
@@ -230,7 +234,7 @@ def lopsided(names: Sequence[str], clients: Mapping[str, Statistics]) -> list[st
         if shares[client, column] < LOPSIDED:
             remarks.append(
                 f"{list(clients)[client]!r} makes nearly all the variance of column {name!r}, so that it is nearly "
-                "constant for the others: is it in another unit? Mend it, leave it out, or set data.scaling=client"
+                f"constant for the others: is it in another unit? {remedy}"
             )
     return remarks
 

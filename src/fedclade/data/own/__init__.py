@@ -20,7 +20,7 @@ from fedclade.data.own.roles import rows_by_client
 from fedclade.data.own.rows import OwnRows
 from fedclade.data.own.tables import Table, column_order
 from fedclade.data.partition.test_views import check_own_view, is_too_small, on_own_rows
-from fedclade.data.preprocessing import Preprocessing, Statistics
+from fedclade.data.preprocessing import Columns, Preprocessing, Statistics, lopsided, statistics
 from fedclade.errors import FedcladeError, listed
 
 __all__ = ["Gathered", "column_order", "gather", "path_of"]
@@ -92,7 +92,7 @@ def gather(
         raise FedcladeError("two clients have the same name: give each its own")
     members = _members(found, options, n_clients, test_view, remarks)
     clients = [client for client in found if client.name in members]
-    remarks += dict.fromkeys(remark for client in clients for remark in client.remarks)
+    remarks += _said_of(clients)
     labels = {client.where: client.labels for client in clients}
     y, names = agreed_labels(labels, classes, options.max_classes)
     n_rows = sum(map(len, y))
@@ -106,7 +106,36 @@ def gather(
         on_own_rows([member], own, test_view, seed, options.holdout, options.holdout_rows == "last")[0]
         for member, own in zip(members.values(), y, strict=True)
     ]
+    if classes is None:
+        remarks += _on_labels(tested, y, names, options)
     return Gathered(data if isinstance(data, str) else "own", options, clients, tested, y, names, tuple(remarks))
+
+
+def _said_of(clients: Sequence[OwnRows]) -> list[str]:
+    """Each remark once, with those whom it concerns unless these are all."""
+    whom: dict[str, list[str]] = {}
+    for client in clients:
+        for remark in dict.fromkeys(client.remarks):
+            whom.setdefault(remark, []).append(client.name)
+    return [remark if len(names) == len(clients) else f"{listed(names, 3)}: {remark}" for remark, names in whom.items()]
+
+
+def _on_labels(
+    members: Sequence[Client], y: Sequence[np.ndarray], names: Sequence[str], options: DataOptions
+) -> list[str]:
+    """What is odd about the labels of training rows."""
+    training = [own[member.train] for own, member in zip(y, members, strict=True)]
+    if options.labels == "numbers":
+        told = {m.name: statistics(Columns(own, {})) for m, own in zip(members, training, strict=True)}
+        return lopsided(names, told, "Mend it, or leave those rows out")
+    if options.labels == "sets":
+        return []
+    seen = set(np.unique(np.concatenate([own.ravel() for own in training])).tolist())
+    unseen = [name for place, name in enumerate(names) if place not in seen]
+    remarks = [f"no training row has the label {listed(unseen, 6)}"] if unseen and options.rows != "tokens" else []
+    if len(seen) == 1:
+        remarks.append("all training rows have the same label: there is nothing to learn")
+    return remarks
 
 
 def _read(data: Any, options: DataOptions) -> tuple[list[OwnRows], list[str]]:

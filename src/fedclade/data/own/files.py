@@ -73,11 +73,16 @@ def read_rows(path: Path, options: DataOptions) -> Any:
         raise FedcladeError(f"{path}: it is no file with rows: give one of a kind among {listed(KINDS)}")
     budget = Budget(options.max_gigabytes)
     if kind in TABLES:
-        return _reading(path, lambda: TABLES[kind](path, budget))
+        return _reading(path, lambda: TABLES[kind](path, budget)).with_gaps(options.gaps)
     found = _reading(path, lambda: _arrays_in(path, budget))
     if "x" not in found:
         raise FedcladeError(f"{path}: it has no array x: save it with one")
     return found["x"]
+
+
+def stem_of(path: Path) -> str:
+    """A file's name without the ending that says its kind."""
+    return path.name[: len(path.name) - len(_kind(path, (*KINDS, *TOKENS)))]
 
 
 def path_of(data: str) -> Path:
@@ -140,7 +145,10 @@ def _reading(path: Path, read: Callable[[], Any]) -> Any:
 
 def _read_text(path: Path, budget: Budget) -> str:
     budget.take(path, 24 * path.stat().st_size)  # every character becomes two numbers
-    return path.read_text(encoding="utf-8-sig")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise FedcladeError(f"{path}: it is no UTF-8 text: save it as UTF-8") from None
 
 
 def _read_npz(path: Path, budget: Budget) -> dict[str, np.ndarray]:

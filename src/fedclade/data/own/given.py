@@ -76,7 +76,8 @@ def _rows_of_arrays(name: str, arrays: Sequence[Any], options: DataOptions, wher
             f"{where}: its test rows are {kind_of(x_test)} and its training rows {kind_of(x)}: make them alike"
         )
     both = [as_array(arrays[place], f"{where}: its labels") for place in (1, 3)]
-    if isinstance(labels, Labels) and isinstance(labels.names[0], str) != isinstance(test_labels.names[0], str):
+    kinds = {isinstance(found.names[0], str) for found in (labels, test_labels) if len(found)}
+    if isinstance(labels, Labels) and len(kinds) > 1:
         raise FedcladeError(f"{where}: some labels are numbers and some are strings: use one kind")
     if both[0].shape[1:] != both[1].shape[1:]:
         raise FedcladeError(f"{where}: labels of training and test rows have unlike shapes: make them alike")
@@ -124,6 +125,8 @@ def rows_as_numbers(values: Any, where: str, options: DataOptions) -> np.ndarray
         return x.astype(np.int32)
     if x.dtype.kind not in "biuf":
         raise FedcladeError(f"{where}: its rows are of type {x.dtype}: give numbers")
+    if 0 in x.shape[1:]:
+        raise FedcladeError(f"{where}: its rows have shape {x.shape[1:]} and hold nothing: give at least one feature")
     if x.ndim == 0:
         raise FedcladeError(f"{where}: its rows are a single number: give an array with one entry for each row")
     is_image = x.dtype == np.uint8 and x.ndim in (3, 4)

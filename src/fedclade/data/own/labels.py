@@ -67,7 +67,9 @@ def labels_of(values: Any, where: str, options: DataOptions) -> Labels | Amounts
 def labels_of_numbers(y: np.ndarray, where: str, most: int) -> Labels:
     if not np.isfinite(y).all():
         raise FedcladeError(f"{where}: row {int(np.argmin(np.isfinite(y)))} has no label: give it one, or leave it out")
-    if (y != np.rint(y)).any() or np.abs(y).max(initial=0) > 2**53:
+    if y.dtype.kind == "u" and y.max(initial=0) >= 2**63:
+        raise FedcladeError(f"{where}: the label {y.max()} is too large: write such labels as text")
+    if y.dtype.kind == "f" and ((y != np.rint(y)).any() or np.abs(y).max(initial=0) > 2**53):
         raise FedcladeError(
             f"{where}: labels with fractions: give whole numbers or words, or predict amounts (task=regression)"
         )

@@ -1,5 +1,6 @@
 """Tables -> clients' rows: which column is the label, and which name the client, its group and its test rows."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,11 @@ import numpy as np
 from fedclade.data.options import DataOptions
 from fedclade.data.own.labels import Amounts, Labels, amounts_of, labels_of_numbers, labels_of_texts
 from fedclade.data.own.rows import OwnRows
-from fedclade.data.own.tables import Table, check_readable, header_hint, is_text, numbers_of, texts_of
+from fedclade.data.own.suspicions import suspicions
+from fedclade.data.own.tables import Table, check_readable, header_hint, is_exact, is_text, numbers_of, texts_of
 from fedclade.errors import FedcladeError, listed
+
+UNNAMED = re.compile(r"|Unnamed: [0-9]+")  # as Excel and pandas leave the heads of columns without a name
 
 
 def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> OwnRows:
@@ -39,11 +43,15 @@ def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> 
         raise FedcladeError(f"{where}: all its columns are labels: leave some as features (data.label)")
     for column_name, column in zip(features.names, features.columns, strict=True):
         check_readable(column, table.raw, f"{where}: column {column_name!r}")
-    return OwnRows(name, features, labels, test, group, where=where, remarks=tuple(remarks))
+    return OwnRows(name, features, labels, test, group, where=where, remarks=(*remarks, *suspicions(features)))
 
 
 def _checked(table: Table, options: DataOptions, where: str) -> Table:
-    """Without ignored columns and the index that pandas writes."""
+    """Without ignored columns, the index that pandas writes, and what means a missing value."""
+    unnamed = [name for name in table.names if UNNAMED.fullmatch(name)]
+    table = table.without([*unnamed, *(name for name in table.names if name.startswith("__index_level_"))])
+    if unnamed:
+        table = replace(table, remarks=(*table.remarks, "a column without a name is left out"))
     if len(set(table.names)) < len(table.names):
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise FedcladeError(
@@ -52,10 +60,11 @@ def _checked(table: Table, options: DataOptions, where: str) -> Table:
     strange = [name for name in options.ignore if name not in table.names]
     if strange:
         raise FedcladeError(f"{where}: data.ignore names {strange[0]!r}, but its columns are {listed(table.names)}")
-    index = [name for name in table.names if not name or name.startswith("__index_level_")]
-    table = table.without([*options.ignore, *index])
-    if len(table) == 0:
-        raise FedcladeError(f"{where}: it has no rows: give the client some, or leave it out")
+    table = table.without(options.ignore).with_gaps(options.gaps)
+    if len(table) == 0 and not options.skip_small:
+        raise FedcladeError(
+            f"{where}: it has no rows: give the client some, or leave out such clients (data.skip_small=true)"
+        )
     return table
 
 
@@ -99,7 +108,8 @@ def _labels(column: Any, raw: bool, where: str, options: DataOptions) -> Labels:
         return labels_of_texts(texts_of(column), raw, where, options.max_classes)
     check_readable(column, raw, where)
     assert numbers is not None
-    return labels_of_numbers(numbers, where, options.max_classes)
+    exact = column.to_numpy() if is_exact(column) and not column.null_count else numbers
+    return labels_of_numbers(exact, where, options.max_classes)
 
 
 def _is_test(column: Any, where: str) -> np.ndarray:

@@ -4,6 +4,7 @@ Text files do not tell numbers from text: their columns stay text here, and `tab
 the first lines; where it is not the comma, numbers may have decimal commas.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -32,6 +33,7 @@ def read_text_table(path: Path, budget: Budget) -> Table:
     from pyarrow import csv as arrow_csv
 
     data = _unpacked(path, budget)
+    _check_text(path, data)
     separator, header = _separator(data)
     budget.take(path, 2 * len(data) + 12 * (data.count(separator.encode()) + data.count(b"\n")))
     table = arrow_csv.read_csv(
@@ -53,9 +55,9 @@ def read_text_table(path: Path, budget: Budget) -> Table:
         columns.append(text)
     remarks = []
     if separator != "," and ".tsv" not in path.name.lower():
-        remarks.append(f"{path.name}: its columns are separated by {separator!r}")
+        remarks.append(f"columns are separated by {separator!r}")
     if with_commas:
-        remarks.append(f"{path.name}: the comma is its decimal point, as in column {with_commas[0]!r}")
+        remarks.append(f"the comma is the decimal point, as in column {with_commas[0]!r}")
     return Table(names, columns, raw=True, remarks=tuple(remarks))
 
 
@@ -72,17 +74,30 @@ def _unpacked(path: Path, budget: Budget) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
+def _check_text(path: Path, data: bytes) -> None:
+    if not data.strip():
+        raise FedcladeError(f"{path}: it is empty: write it again, or leave it out")
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(data), LOOKED_AT):
+            decoder.decode(data[start : start + LOOKED_AT])
+    except UnicodeDecodeError:
+        raise FedcladeError(f"{path}: it is no UTF-8 text: save it as UTF-8") from None
+
+
 def _separator(data: bytes) -> tuple[str, list[str]]:
     """What divides the first line into the most columns, and the next lines into as many; and that first line."""
     lines = data[:LOOKED_AT].splitlines(keepends=True)
     whole = lines[:-1] if len(data) > LOOKED_AT and len(lines) > 1 else lines
     head = b"".join(whole[:20]).decode("utf-8", "replace")
+    is_cut = len(whole) > 20 or whole is not lines
     best, header = ",", list[str]()
     for separator in SEPARATORS:
         try:
             rows = [row for row in csv.reader(io.StringIO(head), delimiter=separator) if row]
         except csv.Error:  # a field too long for one
             continue
+        rows = rows[: max(1, len(rows) - is_cut)]  # a text in quotes may go on in lines that were not looked at
         if rows and len({len(row) for row in rows}) == 1 and len(rows[0]) > max(1, len(header)):
             best, header = separator, rows[0]
     return best, header
@@ -138,11 +153,14 @@ def read_excel(path: Path, budget: Budget) -> Table:
     finally:
         book.close()
     budget.take(path, CELL * len(rows) * width)
-    header, *cells = [(*row, *[None] * (width - len(row))) for row in rows if any(value is not None for value in row)]
+    rows = [(*row, *[None] * (width - len(row))) for row in rows if any(value is not None for value in row)]
+    if not rows:
+        raise FedcladeError(f"{path}: its first sheet is empty: write it again, or leave it out")
+    header, *cells = rows
     frame = pd.DataFrame([[None if value in GAPS else value for value in row] for row in cells], dtype=object)
     frame = frame.reindex(columns=range(width)).infer_objects()
     table = Table.of_frame(frame.set_axis(["" if name is None else str(name).strip() for name in header], axis=1))
-    remarks = (f"{path.name}: only its first sheet, {names[0]!r}, is read",) if len(names) > 1 else ()
+    remarks = (f"only the first sheet, {names[0]!r}, is read",) if len(names) > 1 else ()
     return Table(table.names, table.columns, remarks=remarks)
 
 

@@ -44,6 +44,10 @@ class Table:
         kept = [k for k, name in enumerate(self.names) if name not in gone]
         return replace(self, names=[self.names[k] for k in kept], columns=[self.columns[k] for k in kept])
 
+    def with_gaps(self, gaps: Sequence[str]) -> "Table":
+        """Nothing where it holds what a person says means a missing value."""
+        return replace(self, columns=[_with_gaps(column, self.raw, gaps) for column in self.columns]) if gaps else self
+
     def take(self, rows: np.ndarray) -> "Table":
         return replace(self, columns=[column.take(rows) for column in self.columns])
 
@@ -58,6 +62,30 @@ def _arrow(series: "pd.Series[Any]") -> Any:
     if all(isinstance(value, str | int | float | None) for value in values):  # numbers and text in one column
         return pa.chunked_array([pa.array([None if value is None else str(value) for value in values], pa.string())])
     return pa.chunked_array([pa.nulls(len(values), pa.binary())])  # refused, unless the column is left out
+
+
+def _with_gaps(column: Any, raw: bool, gaps: Sequence[str]) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if is_text(column):
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        is_gap = compute.is_in(column.cast(pa.string()), value_set=pa.array(gaps, pa.string()))
+        column = compute.if_else(is_gap, pa.scalar(None, column.type), column)
+    numbers = numbers_of(column, raw)
+    if numbers is None:
+        return column
+    written = np.array([float(gap) for gap in gaps if is_written_number(gap)])
+    return compute.if_else(pa.array(np.isin(numbers, written)), pa.scalar(None, column.type), column)
+
+
+def is_written_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # --- what a column holds ----------------------------------------------------------------------------------------------
@@ -81,8 +109,18 @@ def numbers_of(column: Any, raw: bool) -> np.ndarray | None:
     try:
         values = compute.cast(column, pa.float64(), safe=raw)
     except pa.ArrowInvalid:
+        values = _truths(column)
+    return None if values is None else np.asarray(values.to_numpy(), np.float64)
+
+
+def _truths(texts: Any) -> Any:
+    """`true` and `false`, as programs write them in text files, as 1 and 0; None where there is any other text."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not set(compute.utf8_lower(compute.unique(texts)).to_pylist()) <= {"true", "false", None}:
         return None
-    return np.asarray(values.to_numpy(), np.float64)
+    return compute.cast(compute.cast(texts, pa.bool_()), pa.float64())
 
 
 def is_text(column: Any) -> bool:
@@ -91,6 +129,13 @@ def is_text(column: Any) -> bool:
 
     kind = column.type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+
+
+def is_exact(column: Any) -> bool:
+    """Whether it holds whole numbers or truths, which float64 would round or rename."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(column.type) or pa.types.is_boolean(column.type))
 
 
 def check_readable(column: Any, raw: bool, where: str) -> None:
@@ -111,6 +156,8 @@ def texts_of(column: Any) -> np.ndarray:
         coded = coded.unify_dictionaries().combine_chunks()
         words = [None if word is None else str(word) for word in coded.dictionary.to_pylist()]
         return np.array([*words, None], dtype=object)[compute.fill_null(coded.indices, len(words)).to_numpy()]
+    if is_exact(column):
+        return np.array([None if value is None else str(value) for value in column.to_pylist()], dtype=object)
     numbers = numbers_of(column, raw=False)
     assert numbers is not None
     return np.array([_written(number) for number in numbers.tolist()], dtype=object)

@@ -1,0 +1,50 @@
+"""What in a table looks like a mistake, in sentences: nothing is done about it unless a person says so."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedclade.data.own.tables import Table, is_text, is_written_number, numbers_of, texts_of
+
+FEW = 20  # rows, below which nothing stands out
+NINES = re.compile(r"-9{2,}|9{3,}")  # what is written for a missing value where a number must stand
+IDENTIFIER = re.compile(r"(^|[_ .-])(id|nr|no|index)$", re.IGNORECASE)
+
+
+def suspicions(table: Table) -> Iterator[str]:
+    """A sentence for each column of features that is probably none."""
+    for name, column in zip(table.names, table.columns, strict=True):
+        if len(table) < FEW:
+            return
+        numbers = numbers_of(column, table.raw)
+        if numbers is not None:
+            yield from _of_numbers(name, numbers)
+        elif is_text(column):
+            yield from _of_texts(name, texts_of(column), table.raw)
+
+
+def _of_numbers(name: str, numbers: np.ndarray) -> Iterator[str]:
+    values = np.unique(numbers[np.isfinite(numbers)])
+    if len(values) < 2:
+        return
+    for end, rest in ((values[0], values[1:]), (values[-1], values[:-1])):
+        is_apart = np.abs(rest - end).min() > rest[-1] - rest[0]
+        if NINES.fullmatch(f"{end:.15g}") and is_apart:
+            yield f"column {name!r} holds {end:g}: if that means a missing value, set data.gaps='[\"{end:g}\"]'"
+    is_counting = len(values) == len(numbers) and (values == np.rint(values)).all()
+    if is_counting and (IDENTIFIER.search(name) or values[-1] - values[0] == len(values) - 1):
+        yield f"column {name!r} holds another whole number in every row: if it is an id, leave it out (data.ignore)"
+
+
+def _of_texts(name: str, texts: np.ndarray, raw: bool) -> Iterator[str]:
+    values = {text for text in texts if text is not None}
+    words = sorted(text for text in values if not is_written_number(text))
+    if words and len(words) < len(values) / 2:
+        remedy = f"set data.gaps='[\"{words[0]}\"]'" if raw else "leave such cells empty"
+        yield f"column {name!r} is taken for text because of {words[0]!r}: if that means a missing value, {remedy}"
+    elif len(values) > len(texts) / 2:
+        yield (
+            f"column {name!r} holds another text in most rows: if it is an id, a date or free text, leave it out "
+            "(data.ignore)"
+        )
