@@ -4,17 +4,24 @@ from pathlib import Path
 
 import fedclade
 from fedclade.data import federation_of
+from fedclade.newcomers import place_unlabelled
 
 
 def main(out: Path) -> fedclade.Result:
     people = federation_of("synthetic")
     early, late = people.names[:10], people.names[10:]
     clients = {name: rows_of(people, name) for name in early}
-    result = fedclade.run(clients, method="fedclust", rounds=8, out=out / "run")
+    result = fedclade.run(clients, method="clade", rounds=8, out=out / "run")
     print(result, result.clusters)
     placed = fedclade.place(result.path, {name: rows_of(people, name) for name in late})
     for name, one in placed.items():
         print(f"{name} joins cluster {one.cluster}: {one.metric.words} {one.metric.written(one.score)}")
+    unlabelled = place_unlabelled(result.path, {name: people.x[people[name].train] for name in late})
+    for name, one in unlabelled.items():
+        print(f"{name}, of whom only windows are known, joins cluster {one.cluster}")
+    assert {name: one.cluster for name, one in unlabelled.items()} == {
+        name: one.cluster for name, one in placed.items()
+    }
     return result
 
 
