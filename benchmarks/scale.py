@@ -199,6 +199,41 @@ def trees(sizes: list[int], repeats: int) -> Iterator[str]:
             )
 
 
+# ---- the evidence of clade --------------------------------------------------------------------------------------------
+
+
+def one_evidence(count: int, groups: int = 4) -> tuple[float, float, float]:
+    """Seconds, peak megabytes, and the ARI with the planted groups: 4 classes, two sketches of 64 numbers, 16 rows."""
+    from fedclade.clustering.many import find_groups_of
+    from fedclade.clustering.scores import adjusted_rand
+
+    random = np.random.default_rng(0)
+    truth = random.permutation(count) % groups
+    shifts = random.normal(size=(groups, 2, 64)) / 2
+    told: list[dict[str, np.ndarray]] = []
+    for group in truth:
+        marks = np.eye(4, dtype=np.float32)[random.integers(4, size=(2, 8))].transpose(0, 2, 1)
+        rows = random.normal(size=(2, 2, 8, 64)) + shifts[group][:, None, None]
+        sums = (marks @ rows).astype(np.float32)
+        told.append({"counts": marks.sum(axis=2), "input": sums[0], "features": sums[1]})
+    find_groups_of(told[:50])  # imports are not counted
+    began = spent()
+    found, _ = find_groups_of(told)
+    return spent() - began, peak(), adjusted_rand(truth, found.labels)
+
+
+def evidence(sizes: list[int]) -> Iterator[str]:
+    seconds: list[float] = []
+    for size in sizes:
+        took, memory, truth = apart(one_evidence, size)
+        seconds.append(took)
+        grows = f"power {power(sizes[: len(seconds)], seconds):.2f}" if len(seconds) > 1 else ""
+        yield (
+            f"| clade's evidence: {size:,} clients, 4 groups | {took:.2f} s "
+            f"| {memory:.0f} MB; ARI {truth:.3f} with the groups | {grows} |"
+        )
+
+
 # ---- simulations ------------------------------------------------------------------------------------------------------
 
 
@@ -287,7 +322,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="100,000 clients too")
     parser.add_argument("--flower", type=int, metavar="CLIENTS", help="the simulations too, with so many clients")
-    parser.add_argument("--only", choices=["start", "scale", "flower"], help="this table alone")
+    parser.add_argument("--only", choices=["start", "scale", "evidence", "flower"], help="this table alone")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     large = [100_000] if asked.large else []
@@ -295,6 +330,7 @@ def main() -> None:
     tables: dict[str, list[Iterator[str]]] = {
         "start": [starts(), nodes()],
         "scale": [runs([1000, 3000, 10_000, *large]), trees(sizes, asked.repeats)],
+        "evidence": [evidence([1000, 10_000, *large])],
     }
     if asked.flower:
         tables["flower"] = [simulations(asked.flower, 2)]

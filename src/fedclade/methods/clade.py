@@ -17,8 +17,10 @@ from pydantic import Field
 
 from fedclade.ask import Ask
 from fedclade.clients.tasks import Describe
-from fedclade.clustering.evidence import Evidence, find_groups
-from fedclade.clustering.views import Statistics, is_told_enough, overlap_of_classes, positions
+from fedclade.clustering.automatic import spread
+from fedclade.clustering.evidence import Evidence
+from fedclade.clustering.many import AT_ONCE, Centres, find_groups_of
+from fedclade.clustering.views import Statistics, is_told_enough, overlap_of_classes
 from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
 from fedclade.models.weights import average
 
@@ -130,16 +132,16 @@ class Clade(Method):
     def looked(self, clusters: Clusters, told: Mapping[str, Told], context: RoundContext, ask: Ask) -> Clusters:
         """The clusters that the evidence shows; each goes on with the model that most of its members had."""
         clients = list(told)
-        statistics = Statistics.of(list(told.values()))
-        found = find_groups(statistics.views(), context.seed)
+        found, seen = find_groups_of(list(told.values()), context.seed)
         homes = clusters.cluster_of
         groups: dict[int, tuple[str, ...]] = {
             k: tuple(clients[place] for place in np.flatnonzero(found.labels == k)) for k in range(found.n_clusters)
         }
         looks = {view: found.looks[view] for view in found.views}
-        overlap = overlap_of_classes(statistics.counts, found.labels)
+        counts = np.stack([np.asarray(one["counts"], np.float64) for one in told.values()])
+        overlap = overlap_of_classes(counts, found.labels)
         same_task = found.views == ("labels",) and overlap >= SAME_CLASSES
-        record(found, clients, ask, overlap, self.share_body and same_task)
+        record(found, clients, seen, ask, overlap, self.share_body and same_task)
         known = Known(
             told,
             found.views,
@@ -245,29 +247,27 @@ def most_common(values: Iterable[int]) -> int:
 
 
 def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tuple[np.ndarray, float, list[int]]:
-    """How far some clients are from each cluster's mean, free of the halves' noise; and how far members may be."""
+    """How far some clients are from each cluster's mean, free of the halves' noise; and how far members may be.
+
+    Of very many members some of each cluster are looked at.
+    """
     homes = clusters.cluster_of
     clients = [client for client in known.told if client in homes and client not in told]
-    everybody = Statistics.of([known.told[c] for c in clients])
-    theirs = Statistics.of(list(told.values()))
-    members = sorted({homes[client] for client in clients})
-    squares, own = np.zeros((len(told), len(members))), np.zeros((len(clients), len(members)))
-    for view in known.views:
-        seen = [s.labels() if view == "labels" else s.features(everybody.means()) for s in (everybody, theirs)]
-        (a, b), (x, y) = (positions(one, known.pictures[view], known.weights[view]) for one in seen)
-        scale = max(float(((a - a.mean(0)) * (b - b.mean(0))).sum()), 1e-300)
-        for place, cluster in enumerate(members):
-            inside = [number for number, client in enumerate(clients) if homes[client] == cluster]
-            centre = (a[inside].mean(0) + b[inside].mean(0)) / 2
-            squares[:, place] += ((x - centre) * (y - centre)).sum(1) / scale * len(clients)
-            own[:, place] += ((a - centre) * (b - centre)).sum(1) / scale * len(clients)
-    at_home = [row[members.index(homes[client])] for client, row in zip(clients, own, strict=True)]
-    limit = ROOM * float(np.sqrt(max(max(at_home, default=0.0), 1e-3)))
-    return np.sqrt(np.maximum(squares, 0.0)), limit, members
+    members, inside = np.unique([homes[client] for client in clients], return_inverse=True)
+    seen = spread(inside)
+    everybody, inside = Statistics.of([known.told[clients[place]] for place in seen]), inside[seen]
+    shown, inside = np.unique(inside, return_inverse=True)
+    centres = Centres.of(everybody, inside, known.pictures, known.weights)
+    at_home = centres.squares(everybody)[0][np.arange(len(inside)), inside]
+    theirs = list(told.values())
+    parts = [Statistics.of(theirs[start : start + AT_ONCE]) for start in range(0, len(theirs), AT_ONCE)]
+    squares = np.concatenate([centres.squares(part)[0] for part in parts])
+    limit = ROOM * float(np.sqrt(max(at_home.max(initial=0.0), 1e-3)))
+    return np.sqrt(np.maximum(squares, 0.0)), limit, members[shown].tolist()
 
 
-def record(found: Evidence, clients: list[str], ask: Ask, overlap: float, shares_body: bool) -> None:
-    """Everything that was decided, and by what."""
+def record(found: Evidence, clients: list[str], seen: np.ndarray, ask: Ask, overlap: float, shares_body: bool) -> None:
+    """Everything that was decided, and by what; distances and tree are those of the clients that were looked at."""
     looks = [
         {
             "view": view,
@@ -292,5 +292,6 @@ def record(found: Evidence, clients: list[str], ask: Ask, overlap: float, shares
         squares = np.diag(shown.products)
         apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * shown.products, 0.0))
         measure = f"distance of {shown.picture if found.views and found.views[0] == 'labels' else 'features'}"
-        ask.record("proximity", matrix=apart, clients=clients, measure=measure)
-        ask.record("dendrogram", merges=shown.merges, clients=clients, linkage="ward", labels=found.labels)
+        who, labels = [clients[place] for place in seen], found.labels[seen]
+        ask.record("proximity", matrix=apart, clients=who, measure=measure)
+        ask.record("dendrogram", merges=shown.merges, clients=who, linkage="ward", labels=labels)
