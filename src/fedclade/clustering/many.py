@@ -12,7 +12,7 @@ import numpy as np
 from fedclade.clustering.evidence import Evidence, find_groups
 from fedclade.clustering.views import Statistics, Told, positions
 
-EXACT = 300  # clients: so many are looked at, each beside all others
+EXACT = 1_000  # clients: so many are looked at, each beside all others
 AT_ONCE = 2_000  # clients whose numbers are laid out side by side
 
 
