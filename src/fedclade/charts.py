@@ -9,7 +9,7 @@ import numpy as np
 WIDTH, ROW, RIGHT, TOP, BOTTOM = 720, 26, 30, 8, 46
 MOST_LEFT = 300  # of names beside rows
 TALL = 360  # of a figure with two axes
-LETTER = 6.6  # pixels, about
+LETTER = 7.2  # pixels, about
 
 
 def dots(
