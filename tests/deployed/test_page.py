@@ -27,7 +27,8 @@ PATIENCE = 300.0
 def commands(section: str) -> list[str]:
     """The lines of a section's code blocks; a backslash joins two of them."""
     text = PAGE.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"^    (.+)$", text.replace("\\\n", " "), re.MULTILINE)
+    fenced = re.sub(r"```ini\n(.*?)```", lambda block: re.sub("(?m)^", "    ", block[1]), text, flags=re.DOTALL)
+    lines = re.findall(r"^    (.+)$", fenced.replace("\\\n", " "), re.MULTILINE)
     return [re.sub(r"\s{2,}#.*", "", line) for line in lines]
 
 
