@@ -47,7 +47,6 @@ def train(
 
     `counts` say how much each row of the table counts, where that is not the same.
     """
-    # Those with most steps first, so that the ones still at work are always the first ones of a group.
     weights, losses = train_beside(network, x, y, jobs, training, counts)
     return weights, losses
 
@@ -62,6 +61,7 @@ def train_beside(
     beside: Mixture | Envelope | None = None,
 ) -> tuple[np.ndarray, ...]:
     """The same, and each job's own model and share, where such models are trained beside the weights."""
+    # Those with most steps first, so that the ones still at work are always the first ones of a group.
     order = sorted(range(len(jobs)), key=lambda k: (-len(jobs[k].batches), k))
     groups = np.array_split(order, -(-len(jobs) // network.at_once))
     parts = [train_together(network, x, y, [jobs[k] for k in group], training, counts, beside) for group in groups]
