@@ -85,6 +85,11 @@ results-automatic: install
 results-groups: install
 	$(BIN)/python studies/groups.py --out docs/results/groups.md
 
+# How choices in clade were settled, by rows of the training files alone.
+.PHONY: results-choices
+results-choices: install
+	$(BIN)/python studies/choices.py --out docs/results/choices.md
+
 # What one lying client in ten can do; what damage to a run's files can do.
 .PHONY: results-attacks results-reliability
 results-attacks: install

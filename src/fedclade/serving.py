@@ -80,6 +80,7 @@ class Pick(Serving):
     held: Share = 0.2  # of each client's rows, not trained on until models are judged
     left: Share = 0.1  # of the rounds, when they are; at least one
     epochs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 20)  # of a client's own that are tried
+    averaged: Annotated[float, Field(ge=0, le=1)] = 0.5  # of these epochs, the last ones: their weights are averaged
     strength: Annotated[float, Field(ge=0)] = 100.0  # rows of all clients that count beside a client's own
 
     def judged_after(self, rounds: int) -> int:
@@ -103,7 +104,7 @@ class Pick(Serving):
         if context.round == self.judged_after(context.rounds):
             clusters = self.judged(method, clusters, context, ask, seen or {})
         if 0 < context.round == context.rounds:
-            return made(method, clusters, context, ask)
+            return made(method, clusters, context, ask, self.averaged)
         return replace(clusters, made=())
 
     def judged(
@@ -115,7 +116,7 @@ class Pick(Serving):
         others = (root_of(clusters),) if len(clusters.members) > 1 else ()
         epochs = (0, *sorted(set(self.epochs)))
         names = [AS_IT_IS, *map(after_epochs, epochs[1:]), *([ROOT] if others else [])]
-        heat: Any = {"temperatures": TEMPERATURES}
+        heat: Any = {"temperatures": TEMPERATURES, "averaged": self.averaged}
         told = ask({c: Try(task, epochs, self.held, others, **heat) for c, task in now.items()}, phase="serve")
         if not len(told):
             return clusters
@@ -177,23 +178,23 @@ def picks(table: np.ndarray, rows: np.ndarray, strength: float) -> list[int]:
     return [int(place) for place in shrunk.argmin(axis=1)]
 
 
-def made(method: Method, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+def made(method: Method, clusters: Clusters, context: RoundContext, ask: Ask, averaged: float = 0.0) -> Clusters:
     """After the last round: clients make what was chosen, with all their rows, and keep it."""
     tasks = {}
     for client in context.clients:
         choice = clusters.choices.get(client, AS_IT_IS)
         now = method.served(clusters, client)
         if choice != AS_IT_IS and not now.through:
-            tasks[client] = plan(choice, now, clusters, context)
+            tasks[client] = plan(choice, now, clusters, context, averaged)
     done = ask(tasks, phase="serve")
     return replace(clusters, made=tuple(done))
 
 
-def plan(choice: str, now: Evaluate, clusters: Clusters, context: RoundContext) -> Train:
+def plan(choice: str, now: Evaluate, clusters: Clusters, context: RoundContext, averaged: float) -> Train:
     """The task that makes a choice."""
 
     def lasting(epochs: int) -> Any:
-        return context.training.model_copy(update={"local_epochs": epochs})
+        return context.training.model_copy(update={"local_epochs": epochs, "averaged": averaged})
 
     keep: dict[str, Any] = {"upload": "nothing", "save": SERVED}
     if choice == ALONE:

@@ -64,6 +64,32 @@ def test_both_paths_step_as_torch_does(name: str, shape: tuple[int, ...], optimi
         assert far.mean() < 1e-5
 
 
+@pytest.mark.parametrize(("averaged", "kept"), [(0.0, 1), (0.1, 1), (0.5, 2), (1.0, 4)])
+def test_the_weights_of_the_last_epochs_are_averaged(averaged: float, kept: int) -> None:
+    training = Training(local_epochs=4, batch_size=8, learning_rate=0.1, momentum=0.5, averaged=averaged)
+    torch.manual_seed(1)
+    x, y = torch.rand(50, 12), torch.randint(0, 4, (50,))
+    built = Built(lambda: make("mlp", (12,), 4), 0)
+    module = make("mlp", (12,), 4)
+    rows = [np.arange(11), np.arange(11, 50), np.arange(50)]  # epochs of 2, 5 and 7 steps
+    jobs = [Job(flatten(module), batches_of(r, training, np.random.default_rng(k))) for k, r in enumerate(rows)]
+    expected = []
+    for job in jobs:
+        load(module, job.weights)
+        steps, ends = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.5), []
+        for number, step in enumerate(job.batches, 1):
+            used = torch.from_numpy(step[step >= 0])
+            steps.zero_grad()
+            nn.functional.cross_entropy(module(x[used]), y[used]).backward()
+            steps.step()
+            if number % (len(job.batches) // 4) == 0:
+                ends.append(flatten(module).copy())
+        expected.append(np.mean(ends[-kept:], axis=0))
+    for learner in (built.learner((12,), 8), built.plain):
+        found, _ = train(learner, x, y, jobs, training)
+        np.testing.assert_allclose(found, np.stack(expected), atol=2e-5)
+
+
 def test_a_frozen_layer_does_not_decay() -> None:
     built = Built(lambda: make("mlp", (12,), 4), 0)
     module = built.module

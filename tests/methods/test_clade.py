@@ -46,11 +46,16 @@ def test_clients_that_are_alike_share_one_model(tmp_path: Path) -> None:
     assert result.last_kept("groups")["why"] == "alike"
 
 
-@pytest.mark.parametrize(("split", "shared"), [("label-groups:2", False), ("adacfl-alpha:0.6:2", True)])
-def test_clusters_with_the_same_classes_share_all_layers_but_the_last(tmp_path: Path, split: str, shared: bool) -> None:
+@pytest.mark.parametrize(
+    ("split", "participation", "shared"),
+    [("label-groups:2", 1.0, False), ("label-groups:2", 0.17, True), ("adacfl-alpha:0.6:2", 1.0, True)],
+)
+def test_clusters_of_the_same_classes_or_with_one_sender_share_all_layers_but_the_last(
+    tmp_path: Path, split: str, participation: float, shared: bool
+) -> None:
     for seed in (0, 1, 2):
-        out = tmp_path / str(seed)
-        result = run("digits", out, 3, split=split, clients=12, rows=100, seed=seed, serving="model")
+        how = {"clients": 12, "rows": 100, "seed": seed, "participation": participation, "serving": "model"}
+        result = run("digits", tmp_path / str(seed), 3, split=split, **how)
         assert len(result.clusters) == 2
         assert result.last_kept("groups")["shares_body"] is shared
         one, other = (result.model_for(members[0]).state_dict() for members in result.clusters.values())

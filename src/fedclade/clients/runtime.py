@@ -177,7 +177,7 @@ class ClientRuntime:
         together: dict[Any, dict[str, Any]] = {}
         for client, task in tasks.items():
             if self.is_batched(client, task):
-                alike: Any = (task.epochs, task.alone) if isinstance(task, Try) else None
+                alike: Any = (task.epochs, task.alone, task.averaged) if isinstance(task, Try) else None
                 alike = (task.training or self.training, task.beside) if isinstance(task, Train) else alike
                 together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
@@ -381,7 +381,7 @@ class ClientRuntime:
                 seen[client].append(cooled_losses(self.network(client), weights, rows, tasks[client].temperatures))
 
         def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
-            longer = self.training.model_copy(update={"local_epochs": epochs})
+            longer = self.training.model_copy(update={"local_epochs": epochs, "averaged": task.averaged})
             how: dict[str, Any] = {"training": longer, "save": "", "refill": True}
             plans = {client: Train(w, spare=tasks[client].spare, **how) for client, w in models.items()}
             return {c: a.weights for c, a in self._train(plans, round).items() if isinstance(a, Trained)}

@@ -45,6 +45,7 @@ class Training(BaseModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of SGD
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # how much weights are pulled to zero
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # the longest gradient of a step
+    averaged: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of the epochs, the last, whose weights are averaged
     # "cyclic": the rate climbs from `base_rate` to `learning_rate` and back, each cycle half as high as the one before
     # "cosine": it falls from `learning_rate` to `base_rate` in `period` rounds
     # "step": it is multiplied by `gamma` every `period` rounds
@@ -186,6 +187,7 @@ class Try:
     spare: float  # the share of the client's training rows by which models are judged
     others: tuple[np.ndarray, ...] = ()  # judged as they are
     alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
+    averaged: float = 0.0  # as in `Training`
     temperatures: tuple[float, ...] = (1.0,)  # by which outputs are divided first: training makes models too sure
 
 

@@ -86,6 +86,7 @@ def train_together(
     kind = {Mixture: MixtureDescent, Envelope: EnvelopeDescent}.get(type(beside), Descent)
     descent = kind(network, jobs, training, lengths, beside)
     losses = torch.zeros(len(jobs), device=x.device)
+    past = LastEpochs(lengths, training) if training.averaged else None
     done = 0
     for active in range(len(jobs), 0, -1):
         end = int(lengths[active - 1])
@@ -96,10 +97,39 @@ def train_together(
         batches = network.batches(x, y, torch.from_numpy(rows).to(x.device), counts)
         for step in range(done, end):
             losses[:active] += descent.step(step, *(next(batches) for _ in range(per_step)))
+            if past is not None:
+                past.after(step + 1, network)
         done = end
-    trained = network.end().cpu().numpy()
+    trained = (network.end() if past is None else past.mean(network)).cpu().numpy()
     mean_losses = losses.cpu().numpy() / np.maximum(lengths, 1).astype(np.float32)
     return trained, mean_losses, *(descent.beside(trained) if isinstance(descent, Paired) else ())
+
+
+class LastEpochs:
+    """The mean of each client's weights after each of its last epochs: steps of a constant size never settle, their
+    mean does (Polyak and Juditsky 1992; Izmailov et al., "Averaging Weights Leads to Wider Optima", UAI 2018)."""
+
+    def __init__(self, lengths: np.ndarray, training: Training) -> None:
+        epochs = max(training.local_epochs, 1)
+        self.lengths, self.epoch = lengths, np.maximum(lengths // epochs, 1)
+        self.count = max(round(training.averaged * epochs), 1)
+        self.sums: Tensor | None = None
+
+    def after(self, steps: int, network: Network) -> None:
+        """So many steps are done: who has ended one of its last epochs with them is looked at."""
+        left = self.lengths - steps
+        due = (left >= 0) & (left % self.epoch == 0) & (left // self.epoch < self.count)
+        if due.any():
+            now = network.end()
+            self.sums = torch.zeros_like(now) if self.sums is None else self.sums
+            places = torch.from_numpy(np.flatnonzero(due)).to(now.device)
+            self.sums[places] += now[places]
+
+    def mean(self, network: Network) -> Tensor:
+        if self.sums is None:  # nobody took a step
+            return network.end()
+        stepped = torch.from_numpy(self.lengths > 0).to(self.sums.device).unsqueeze(1)
+        return torch.where(stepped, self.sums / self.count, network.end())
 
 
 class Descent:

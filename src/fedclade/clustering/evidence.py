@@ -11,7 +11,8 @@ in both halves; the noise of the halves is independent, so products of a and b a
 3. *How many groups?* Ward's tree of the halves' means is cut further as long as the next cuts explain more than those
    of *clouds* would: inside each cluster so far, points of the very same spectrum, turned at random.
 4. *Are they groups?* Clearness: what the clusters explain beyond what those of one cloud would, as a share of what the
-   latter leave; 1: members of a cluster do not differ; 0: a cloud. Below `CLEAR`, all stay one cluster.
+   latter leave; 1: members of a cluster do not differ; 0: a cloud. Below `CLEAR`, all stay one cluster. So they do
+   where clients differ for sure, but by less than matters (`View.least`).
 5. Of several views that show groups the clearest counts; the others are looked at inside its clusters.
 
 A view may be seen in several *pictures* (shares of labels, which labels are there at all): they are tested together,
@@ -48,6 +49,7 @@ class View:
     pictures: Mapping[str, Layers]
     noise: np.ndarray  # (clients, halves): the variance of the halves' noise, up to a factor
     counts: np.ndarray | None = None  # (clients, classes), where shares of rows are seen: the test is exact then
+    least: float = 0.0  # the spread of clients in the first picture from which on it can matter to a model
 
     def of(self, members: np.ndarray) -> "View":
         """The same of some clients."""
@@ -55,7 +57,14 @@ class View:
             picture: {layer: (a[members], b[members]) for layer, (a, b) in layers.items()}
             for picture, layers in self.pictures.items()
         }
-        return View(pictures, self.noise[members], None if self.counts is None else self.counts[members])
+        counts = None if self.counts is None else self.counts[members]
+        return View(pictures, self.noise[members], counts, self.least)
+
+    @property
+    def spread(self) -> float:
+        """How far clients are from their mean in the first picture, root mean square, free of the halves' noise."""
+        products = [np.trace(Halves.of(*pair).ab) for pair in next(iter(self.pictures.values())).values()]
+        return float(np.sqrt(max(sum(products), 0.0) / max(len(self.noise) - 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -163,10 +172,10 @@ def clearest(
     p, z, spread = differ(every, view.noise, random, n_permutations)
     if view.counts is not None:
         p = counts_differ(view.counts, random, n_permutations)
-    looks = []
+    looks, matters = [], view.spread >= view.least
     for picture, layers in view.pictures.items():
         far, noise = ({name: of[picture, name] for name in layers} for of in (z, spread))
-        looks.append(look_at(picture, layers, p, far, noise, random, level, beta, n_clouds))
+        looks.append(look_at(picture, layers, p, far, noise, random, level, beta, n_clouds, matters))
     return max(looks, key=lambda look: look.clearness + CLEARLY * (look is looks[0]))
 
 
@@ -180,8 +189,9 @@ def look_at(
     level: float,
     beta: float,
     n_clouds: int,
+    matters: bool = True,
 ) -> Look:
-    """Steps 2 to 4 for one picture."""
+    """Steps 2 to 4 for one picture; of one that does not matter, step 2."""
     halves = {name: Halves.of(*pair) for name, pair in layers.items()}
     counts = {name: max(z[name], 0.0) ** 2 / spread[name] if spread[name] > 0 else 0.0 for name in halves}
     counts = counts if any(counts.values()) else dict.fromkeys(halves, 1.0)
@@ -192,7 +202,7 @@ def look_at(
     reliability = float(np.trace(ab) / max(np.trace(mean), 1e-300))
     n = len(mean)
     most = min(n // 2, MOST)
-    if p > level or most < 2 or reliability <= 0:
+    if p > level or most < 2 or reliability <= 0 or not matters:
         return Look(picture, p, z, weights, counts, reliability, np.zeros(n, np.int64))
     tree = ward(mean)
     curve = {1: 0.0} | {c: explained(ab, cut(tree, c)) for c in range(2, most + 1)}

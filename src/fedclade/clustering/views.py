@@ -16,6 +16,7 @@ from fedclade.clustering.evidence import Pair, View
 
 RARE = 0.5  # of an equal share: a class of this share counts half
 FEW = 5.0  # rows: a class of so many counts half
+ODDS = 0.1  # by which shares of classes must differ among clients to matter: closer ones hardly move what is predicted
 
 Told = Mapping[
     str, np.ndarray
@@ -51,7 +52,7 @@ class Statistics:
     def labels(self) -> View:
         shares = self.shares()
         pictures = {"shares": {"labels": _pair(shares)}, "presence": {"labels": _pair(presence(shares))}}
-        return View(pictures, 1 / np.maximum(self.counts.sum(axis=2), 1.0), self.counts.sum(axis=1))
+        return View(pictures, 1 / np.maximum(self.counts.sum(axis=2), 1.0), self.counts.sum(axis=1), ODDS)
 
     def features(self, means: Mapping[str, np.ndarray] | None = None) -> View:
         """Beside everybody's means of each class, or given ones."""

@@ -26,6 +26,7 @@ from fedclade.models.weights import average
 
 Told = Mapping[str, np.ndarray]
 SAME_CLASSES = 0.5  # of the classes that two clusters hold, on average: from here on they do the same task
+FEW_SENDERS = 1.5  # of a cluster in a round, on average: the mean of one client's model is no mean
 ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member
 
 
@@ -37,7 +38,7 @@ class Known:
     views: tuple[str, ...]  # what the clusters were found by
     pictures: Mapping[str, str]  # of each of these views the one that counted
     weights: Mapping[str, Mapping[str, float]]  # and by what the squares of its layers count
-    same_task: bool = False  # clusters differ in the shares of classes only, not in which there are
+    shares_body: bool = False  # clusters differ in the last layer only
     looked: int = 0  # the round of the last look
     newcomers: int = 0  # since then
 
@@ -58,7 +59,7 @@ class Clade(Method):
 
     size: Count = 64  # numbers of a sketch
     senders: Annotated[float, Field(gt=0, le=1)] = 1.0  # the share of those who take part that trains and sends
-    share_body: bool = True  # clusters that hold the same classes in other shares differ in the last layer only
+    share_body: bool = True  # clusters by labels may differ in the last layer only (`are_apart`)
     look_again: Annotated[float, Field(gt=0)] = 0.1  # when so many of all clients are new or have changed
     patience: Count = 5  # rounds between two looks
 
@@ -80,11 +81,18 @@ class Clade(Method):
         return self.sharing(trained, senders, context, ask) if self.is_body_shared(clusters) else trained
 
     def is_body_shared(self, clusters: Clusters) -> bool:
-        """Where shares of labels alone differ, clusters do the same task with other odds: only the last layer differs.
+        return clusters.state is not None and clusters.state.shares_body
 
-        Clusters that hold other classes do better apart: each has a smaller task, which other features solve.
+    def are_apart(self, found: Evidence, overlap: float, context: RoundContext) -> bool:
+        """Whether clusters train models of their own in all layers.
+
+        Where rows of the same class look different they must. Where shares of labels alone differ, clusters do the same
+        task with other odds: only the last layer differs. Clusters that hold other classes do better apart (each has a
+        smaller task, which other features solve), if more than one of their members trains in a round.
         """
-        return self.share_body and clusters.state is not None and clusters.state.same_task
+        senders = context.participation * self.senders * len(context.clients)
+        starved = senders < FEW_SENDERS * found.n_clusters
+        return not self.share_body or found.views != ("labels",) or (overlap < SAME_CLASSES and not starved)
 
     def sharing(self, clusters: Clusters, senders: list[str], context: RoundContext, ask: Ask) -> Clusters:
         """All layers but the last become the mean of all clusters', by the rows they were trained on."""
@@ -140,14 +148,14 @@ class Clade(Method):
         looks = {view: found.looks[view] for view in found.views}
         counts = np.stack([np.asarray(one["counts"], np.float64) for one in told.values()])
         overlap = overlap_of_classes(counts, found.labels)
-        same_task = found.views == ("labels",) and overlap >= SAME_CLASSES
-        record(found, clients, seen, ask, overlap, self.share_body and same_task)
+        shares_body = found.n_clusters > 1 and not self.are_apart(found, overlap, context)
+        record(found, clients, seen, ask, overlap, shares_body)
         known = Known(
             told,
             found.views,
             {view: look.picture for view, look in looks.items()},
             {view: dict(look.scales) for view, look in looks.items()},
-            same_task,
+            shares_body,
             context.round,
         )
         models = {k: clusters.models[most_common(homes[client] for client in part)] for k, part in groups.items()}
