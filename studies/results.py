@@ -2,7 +2,8 @@
 
     python studies/results.py --data-dir DIR [--only small/hicfl-rotated ...]
 
-Runs that are done already (in `runs/results`) are not run again. Nothing in the document is typed by hand: the verdicts
+Runs that are done already (in `runs/results`) are not run again; with `--only`, other studies stay in the document as they
+are there. Nothing in the document is typed by hand: the verdicts
 are computed from the tables.
 """
 
@@ -11,6 +12,7 @@ import math
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ STUDIES = (
     "small/fedstack",
     "small/fedstack-holdout",
     "small/geotec",
+    "small/geotec-orientation",
 )
 
 Rows = dict[str, dict[str, Any]]
@@ -206,20 +209,20 @@ def fedstack(rows: Rows) -> list[Claim | str]:
     return claims
 
 
-def geotec(rows: Rows) -> list[Claim | str]:
+def geotec(groups: str, rows: Rows) -> list[Claim | str]:
     """Do natural groups exist, who finds them, does it pay?"""
     found = [(name, row) for name, row in rows.items() if row["ari"] == row["ari"] and row["ari"] > 0.9]
     alone, average = rows["Local"], rows["FedAvg"]
     best = max(rows.values(), key=lambda row: row["accuracy_mean"])
     grouped = max((row for _, row in found), key=lambda row: row["accuracy_mean"], default=None)
     lines: list[Claim | str] = [
-        f"The devices are found (ARI above .9) by {', '.join(name for name, _ in found) or 'nobody'}.",
+        f"The groups by {groups} are found (ARI above .9) by {', '.join(name for name, _ in found) or 'nobody'}.",
         f"Ahead: {best['label']} with {best['accuracy_mean']:.1%}; FedAvg {average['accuracy_mean']:.1%}, training alone "
         f"{alone['accuracy_mean']:.1%}.",
     ]
     if grouped is not None:
-        lines.append(above(f"The device's own model ({grouped['label']}) above FedAvg", grouped, average))
-        lines.append(above(f"The device's own model ({grouped['label']}) above training alone", grouped, alone))
+        lines.append(above(f"The group's own model ({grouped['label']}) above FedAvg", grouped, average))
+        lines.append(above(f"The group's own model ({grouped['label']}) above training alone", grouped, alone))
     return lines
 
 
@@ -234,7 +237,8 @@ CLAIMS: dict[str, Callable[[Rows], list[Claim | str]]] = {
     "small/fedsccs-holdout": fedsccs,
     "small/fedstack": fedstack,
     "small/fedstack-holdout": fedstack,
-    "small/geotec": geotec,
+    "small/geotec": partial(geotec, "device"),
+    "small/geotec-orientation": partial(geotec, "device and orientation"),
 }
 
 
@@ -255,6 +259,19 @@ def study_of(name: str, data_dir: str | None) -> Study:
     if data_dir:
         values["settings"]["data_dir"] = data_dir
     return Study.of(values)
+
+
+def sections_of(document: str) -> dict[str, tuple[str, list[str]]]:
+    """The parts of a document made before, by the titles of their studies, and their lines of the overview."""
+    claims, *parts = document.split("\n## ")[1:]
+    overview: dict[str, list[str]] = {}
+    title = ""
+    for line in claims.splitlines():
+        if line.startswith("| ") and not line.startswith("| study"):
+            title = line.split(" | ")[0].removeprefix("| ").strip("| ") or title
+            overview.setdefault(title, []).append(line)
+    named = {part.partition("\n")[0]: part.rstrip("\n") for part in parts}
+    return {title: (f"## {part}\n", overview.get(title, [])) for title, part in named.items()}
 
 
 HEAD = """# Results
@@ -278,6 +295,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results.md")
     arguments = parser.parse_args()
+    known = sections_of(arguments.out.read_text()) if arguments.out.is_file() else {}
     sections, overview = [], ["## The claims in short", "", "| study | claim | here | verdict |", "|---|---|---|---|"]
     for name in STUDIES:
         study = study_of(name, arguments.data_dir)
@@ -287,7 +305,11 @@ def main() -> None:
         else:
             done = Comparison(study, folder)
         if len(done.results()) < len(study.runs(folder)):
-            print(f"{name}: not all of its runs have ended, so it is left out of the document", flush=True)
+            kept = study.title in known
+            print(f"{name}: not all of its runs have ended: {'as it was' if kept else 'left out'}", flush=True)
+            text, lines = known.get(study.title, ("", []))
+            sections += [text] if kept else []
+            overview += lines
             continue
         done.write()
         text, lines = section(name, done)
