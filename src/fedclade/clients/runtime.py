@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedclade.clients.describe import OF_FEATURES, describe
+from fedclade.clients.describe import OF_FEATURES, OF_MIXTURES, describe
 from fedclade.clients.device import device_of, here, seed_torch
 from fedclade.clients.memory import Memory
 from fedclade.clients.messages import unpack, whole
@@ -21,6 +21,7 @@ from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     APART,
     CONTROL,
+    LOCAL,
     PERSONAL,
     SERVER,
     SHARE,
@@ -413,6 +414,9 @@ class ClientRuntime:
             network = self.network(client)
             weights = options.pop("weights", network.initial)
             options["features"] = features(network, weights, Rows(self.x, self.y, held))
+        if task.what in OF_MIXTURES:
+            weights = self._compose(client, Predict(start=LOCAL), None)
+            options["shares"] = responsibilities(self.network(client), weights, Rows(self.x, self.y, held))
         return Described(describe(task.what, options, x, y, self.federation.n_classes, random))
 
     def _predict(self, client: str, task: Predict) -> Predicted:
@@ -471,6 +475,15 @@ def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
     finally:
         hook.remove()
     return torch.cat(caught).float().cpu().numpy()
+
+
+def responsibilities(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
+    """(rows, components): how much each component of a mixture answers for each row."""
+    network.plain.bind(torch.from_numpy(weights[None]).to(rows.x.device), None)
+    mixture: Any = network.module
+    with torch.inference_mode():
+        parts = [mixture.responsibilities(network.plain.inputs(rows.x[p]), rows.y[p]) for p in rows.chunks()]
+    return torch.cat(parts).cpu().numpy()
 
 
 def cooled_losses(network: Built, weights: np.ndarray, rows: Rows, temperatures: Sequence[float]) -> list[float]:
