@@ -92,18 +92,6 @@ def moments(
     return {"counts": counts.astype(np.float32), "means": means, "deviations": deviations}
 
 
-def responsibilities(
-    x: np.ndarray, y: np.ndarray, n_classes: int, random: np.random.Generator, shares: np.ndarray, n_components: int
-) -> dict[str, np.ndarray]:
-    """How many rows of each class each component of a mixture answers for (FedRC): (components, classes).
-
-    `shares` say how much each answers for each row.
-    """
-    sums = np.zeros((n_components, n_classes))
-    np.add.at(sums.T, y, shares)
-    return {"sums": sums.astype(np.float32)}
-
-
 def sketch(values: np.ndarray, size: int) -> np.ndarray:
     """(rows, at most size): columns added up in random groups with random signs, the same ones everywhere."""
     values = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
@@ -125,10 +113,8 @@ STATISTICS: dict[str, Statistic] = {
     "mean-code": _generative("mean_code"),
     "halves": halves,
     "moments": moments,
-    "responsibilities": responsibilities,
 }
 OF_FEATURES = ("halves", "moments")  # statistics of what a network makes of the rows; its weights are an option
-OF_MIXTURES = ("responsibilities",)  # of what a mixture makes of them: the one that a client keeps
 
 
 def describe(
@@ -208,10 +194,6 @@ def _moments_answer(options: Any, shape: Any, n_classes: int, values: Any) -> An
     return {"counts": ((n_classes,), 0, 1e9), "means": (size, *ANY), "deviations": (size, 0, 1e30)}
 
 
-def _responsibilities_answer(options: Any, shape: Any, n_classes: int, values: Any) -> Answered:
-    return {"sums": ((int(options["n_components"]), n_classes), 0, 1e9)}
-
-
 ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], Answered]] = {
     "class-entropy": _entropy_answer,
     "rows": _rows_answer,
@@ -220,5 +202,4 @@ ANSWERS: dict[str, Callable[[Any, tuple[int, ...], int, dict[str, np.ndarray]], 
     "mean-code": _code_answer,
     "halves": _halves_answer,
     "moments": _moments_answer,
-    "responsibilities": _responsibilities_answer,
 }

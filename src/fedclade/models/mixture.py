@@ -1,11 +1,11 @@
 """Mixtures of networks: each puts out class probabilities, and a client's own weights say how much each counts."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from fedclade.models import Factory, Shape, make
+
+LEAST = 1e-8  # no share is smaller, for it is divided by
 
 
 class Mixing(nn.Module):
@@ -20,7 +20,7 @@ class Mixing(nn.Module):
         return torch.logsumexp(self.each(logs), 0)
 
     def each(self, logs: Tensor) -> Tensor:
-        """What each component adds to the mixture."""
+        """The logarithm of what each component adds to them."""
         return logs + self.weight.log_softmax(0)[:, None, None]
 
 
@@ -42,23 +42,22 @@ class MixtureNetwork(nn.Module):
 
 
 class LabelShares(nn.Module):
-    """The share of each class among the rows of each component, as a logarithm. It is told, not trained."""
+    """The share of all rows that have a label and that a component answers for: (components, classes)."""
 
     def __init__(self, n_components: int, n_classes: int) -> None:
         super().__init__()
-        even = torch.full((n_components, n_classes), -math.log(n_classes))
-        self.weight = nn.Parameter(even, requires_grad=False)
+        self.weight = nn.Parameter(torch.full((n_components, n_classes), 1 / (n_components * n_classes)))
 
-    def forward(self, logs: Tensor) -> Tensor:
-        return logs - self.weight[:, None]
+    def forward(self) -> Tensor:
+        """The logarithm of a label's share among the rows of each component."""
+        shares = self.weight.clamp(min=LEAST)
+        return (shares / shares.sum(1, keepdim=True)).log()
 
 
 class RobustMixture(MixtureNetwork):
-    """A mixture that is trained for sum_k omega_k p_k(y | x) / C_yk (FedRC), C being label shares; it serves without C.
+    """A mixture of which each component is trained on each row as much as it answers for it (FedRC).
 
-    Over classes that does not sum to one, so cross entropy would mend it and be wrong. In training it is made smaller
-    by a constant, which no gradient sees, until it sums to half at most, and one more output, a class that no row has,
-    takes the rest: the cross entropy of such outputs is the likelihood, up to the constant.
+    How much that is, rows tell before training begins (`responsibilities`), and both last layers with it (`settle`).
     """
 
     def __init__(self, spec: str | Factory, n_components: int, input_shape: Shape, n_classes: int) -> None:
@@ -66,18 +65,25 @@ class RobustMixture(MixtureNetwork):
         mixing = self.mixing
         del self.mixing  # it stays the last layer
         self.labels, self.mixing = LabelShares(n_components, n_classes), mixing
+        for layer in (self.labels, self.mixing):
+            layer.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        likely: Tensor = self.mixing(self.labels(self.logs(x))) + (self.labels.weight.min() - math.log(2))
-        rest = torch.log1p(-likely.exp().sum(1, keepdim=True))
-        return torch.cat([likely, rest], 1)
+        """In training every row is put out by each component, one after the other: (components * rows, classes)."""
+        if self.training:
+            return torch.cat([component(x).float() for component in self.components])
+        return super().forward(x)
 
     def responsibilities(self, x: Tensor, y: Tensor) -> Tensor:
-        """(rows, components): how much each component answers for each row."""
-        each = self.mixing.each(self.labels(self.logs(x)))
-        return each[:, torch.arange(len(y), device=y.device), y].softmax(0).T
+        """(rows, components): how much each answers for each row, omega_k p_k(y | x) / C_yk in proportion."""
+        logs = self.mixing.each(self.logs(x) - self.labels()[:, None])
+        return logs[:, torch.arange(len(y), device=y.device), y].softmax(0).T
+
+    def settle(self, responsible: Tensor, y: Tensor) -> None:
+        """Mixing weights and label shares of the rows for which components answer so."""
+        of_label = [responsible[y == label].sum(0) for label in range(self.labels.weight.shape[1])]
+        self.labels.weight.data.copy_(torch.stack(of_label, 1) / len(y))
+        self.mixing.weight.data.copy_(responsible.mean(0).clamp(min=LEAST).log())
 
 
 MIXTURES = {"*": MixtureNetwork, "/": RobustMixture}  # by the sign between their number and the network
