@@ -64,6 +64,7 @@ METHODS: dict[str, type[Method]] = {
     "dynamic": Dynamic,
     "stocfl": StoCFL,
     "flux": Flux,
+    "fedrc": FedRC,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "fedrep": FedRep,
@@ -71,7 +72,6 @@ METHODS: dict[str, type[Method]] = {
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
     "fedem": FedEM,
-    "fedrc": FedRC,
     "apfl": APFL,
     "pfedme": PFedMe,
 }
