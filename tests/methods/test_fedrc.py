@@ -24,18 +24,22 @@ MLP = 8 * 128 + 128 + 128 * 64 + 64 + 64 * 32 + 32 + 32 * 4 + 4  # numbers of a 
 KINDS = 4
 
 
-def disagreeing(seed: int = 0, n_clients: int = 12, rows: int = 60) -> Federation:
-    """Two groups disagree on what to call a kind of rows, and every client lacks some kind; it is tested on all."""
+def disagreeing(seed: int = 0, n_clients: int = 12, rows: int = 60, agree: bool = False) -> Federation:
+    """Two groups disagree on what to call a kind of rows, and every client lacks some kind; it is tested on all.
+
+    Or they agree, but one has half of the kinds and the other one the other half.
+    """
     random = np.random.default_rng(seed)
     centres = random.normal(size=(KINDS, 8)).astype(np.float32) * 2
     x, y, clients = [], [], []
     for number in range(n_clients):
-        held = random.choice(KINDS, KINDS - 1, replace=False)
+        group = number % 2
+        held = np.arange(2) + 2 * group if agree else random.choice(KINDS, KINDS - 1, replace=False)
         kinds = np.concatenate([random.choice(held, rows), random.integers(0, KINDS, 40)])
         x.append(centres[kinds] + random.normal(size=(len(kinds), 8)).astype(np.float32) * 0.5)
-        y.append((kinds + number % 2 * KINDS // 2) % KINDS)
+        y.append(kinds if agree else (kinds + group * KINDS // 2) % KINDS)
         places = number * len(kinds) + np.arange(len(kinds), dtype=np.int32)
-        clients.append(Client(f"c{number}", places[:rows], places[rows:], number % 2))
+        clients.append(Client(f"c{number}", places[:rows], places[rows:], group))
     labels = np.concatenate(y).astype(np.int64)
     return Federation(np.concatenate(x), labels, tuple(clients), tuple("abcd"), "made", "made").checked()
 
@@ -242,7 +246,7 @@ def test_with_a_network_of_ones_own_class_weights_and_other_ways_to_serve(more: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_parts_clients_by_what_labels_mean_not_by_which_they_hold(seed: int) -> None:
+def test_it_parts_clients_that_disagree_about_labels(seed: int) -> None:
     settings: dict[str, Any] = dict(model="mlp", training=TRAINING, workers=1, evaluate_every=0, seed=seed)
     settings |= {"data": disagreeing(seed), "rounds": 12}
     result = fedclade.run(**settings, method={"name": "fedrc", "n_components": 2})
@@ -250,6 +254,17 @@ def test_it_parts_clients_by_what_labels_mean_not_by_which_they_hold(seed: int) 
     assert one.accuracy["mean"] < 0.65
     assert result.accuracy["mean"] > 0.85
     assert result.summary["clusters"]["ari"] == 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_does_not_part_clients_that_hold_other_labels_but_agree(seed: int) -> None:
+    """Without label shares each half of the labels gets a component, which does not know the others."""
+    settings: dict[str, Any] = dict(model="mlp", rounds=20, workers=1, evaluate_every=0, seed=seed)
+    settings["training"] = TRAINING.model_copy(update={"local_epochs": 1, "batch_size": 16})
+    federation = disagreeing(seed, n_clients=8, agree=True)
+    result = fedclade.run(federation, method={"name": "fedrc", "n_components": 2}, **settings)
+    assert result.accuracy["mean"] > 0.85
+    assert result.summary["clusters"]["ari"] == 0.0
 
 
 def test_newcomers_join_those_who_mean_the_same(tmp_path: Path) -> None:
