@@ -46,7 +46,9 @@ SHORT: dict[str, dict[str, Any]] = {  # so that each does what it is for within 
     "random": {"n_clusters": 2, "warmup": 2, "selection": "least-selected"},
     "wc": {"n_clusters": 2, "warmup": 2, "selection": "random"},
 }
-SIMULATED = ("clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack", "scaffold", "apfl", "fedem", "flux")
+SIMULATED = (
+    "clade", "fedavg", "fedclust", "ifca", "ditto", "pacfl", "fedstack", "scaffold", "apfl", "fedem", "flux", "fedrc",
+)  # fmt: skip
 
 
 def settings_of(name: str, participation: float) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Network(Protocol):
     def batches(self, x: Tensor, y: Tensor, rows: Tensor, weights: Tensor | None) -> Iterator[Any]:
         """What `gradients` takes, for each step of rows [steps, K, batch] of a table; -1 stands for none.
 
-        `weights` say how much each row of the table counts.
+        `weights` say how much each row of the table counts; several columns, for each component of a mixture.
         """
 
     def gradients(self, batch: Any, keep: float) -> Tensor:
@@ -129,7 +129,10 @@ class PlainNetwork:
     def batches(self, x: Tensor, y: Tensor, rows: Tensor, weights: Tensor | None) -> Iterator[tuple[Any, ...]]:
         for batch in rows[:, 0]:
             used = batch[batch >= 0]  # others would spoil batch statistics
-            yield x[used], y[used], None if weights is None else weights[used]
+            if weights is None or weights.ndim == 1:
+                yield x[used], y[used], None if weights is None else weights[used]
+            else:  # each row is put out once for each component (`fedclade.models.mixture`)
+                yield x[used], y[used].repeat(weights.shape[1]), weights[used].T.flatten()
 
     def gradients(self, batch: tuple[Any, ...], keep: float) -> Tensor:
         for parameter, value, _ in self.copied:

@@ -46,6 +46,7 @@ from fedclade.clients.training import Job, batches_of, train_beside
 from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
 from fedclade.models.assigned import Networks
+from fedclade.models.mixture import RobustMixture
 from fedclade.models.weights import Layout, assembled
 from fedclade.randomness import seed_of, stream
 
@@ -211,7 +212,7 @@ class ClientRuntime:
         first, one = next(iter(tasks.items()))
         training, network = (one.training or self.training).in_round(round), self.network(first)
         rows = {client: self._rows(client, task) for client, task in tasks.items()}
-        jobs, chosen = [], {}
+        jobs, chosen, responsible = [], {}, {}
         for client, task in tasks.items():
             starts = [self._compose(client, task, candidate) for candidate in (task.candidates or (None,))]
             fits = [losses(network, start, rows[client])[0].mean() for start in starts] if len(starts) > 1 else [0.0]
@@ -219,7 +220,7 @@ class ClientRuntime:
             batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
             still = network.layout.others(task.trains)
-            start = starts[chosen[client]]
+            start, responsible[client] = settled(network, starts[chosen[client]], rows[client])
             own, linear = self._own(client, task, start), task.linear
             if task.control is not None:
                 linear = task.control - self._control(client, task) + (0 if linear is None else linear)
@@ -227,7 +228,7 @@ class ClientRuntime:
         seed_torch(seed_of(self.seed, "dropout", first, round) % 2**63, self.x.device)
         x, y = rows[first].x, rows[first].y
         learner = network.learner(tuple(x.shape[1:]), training.batch_size)
-        counts = self._row_weights(x, y, [of.places for of in rows.values()])
+        counts = by_component(self._row_weights(x, y, [of.places for of in rows.values()]), rows, responsible)
         with here(x.device):
             trained, mean_losses, *beside = train_beside(learner, x, y, jobs, training, counts, one.beside)
         answers: dict[str, Answer | Failure] = {}
@@ -471,6 +472,32 @@ def features(network: Built, weights: np.ndarray, rows: Rows) -> np.ndarray:
     finally:
         hook.remove()
     return torch.cat(caught).float().cpu().numpy()
+
+
+def settled(network: Built, weights: np.ndarray, rows: Rows) -> tuple[np.ndarray, Tensor | None]:
+    """What training begins with: a mixture may first look at the rows, and tell how much each component answers for
+    each of them. Other networks begin with the weights as they are."""
+    mixture = network.module
+    if not isinstance(mixture, RobustMixture):
+        return weights, None
+    held = torch.from_numpy(np.array(weights[None], np.float32)).to(rows.x.device)
+    network.plain.bind(held, None)
+    with torch.no_grad():
+        parts = [mixture.responsibilities(network.plain.inputs(rows.x[p]), rows.y[p]) for p in rows.chunks()]
+        mixture.settle(torch.cat(parts), rows.y[rows.places])
+    return held[0].cpu().numpy(), torch.cat(parts)
+
+
+def by_component(
+    counts: Tensor | None, rows: Mapping[str, Rows], responsible: Mapping[str, Tensor | None]
+) -> Tensor | None:
+    """How much each row of a table counts or, where components of a mixture answer for it, for each of these."""
+    table: Tensor | None = None
+    for client, shares in responsible.items():
+        if shares is not None:
+            table = shares.new_zeros(len(rows[client].x), shares.shape[1]) if table is None else table
+            table[rows[client].places] = shares
+    return counts if table is None else table if counts is None else table * counts.unsqueeze(1)
 
 
 def cooled_losses(network: Built, weights: np.ndarray, rows: Rows, temperatures: Sequence[float]) -> list[float]:

@@ -17,6 +17,7 @@ from fedclade.methods.fedavg import FedAvg, FedNova, FedProx
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fedem import FedEM
 from fedclade.methods.fedgroup import FedGroup
+from fedclade.methods.fedrc import FedRC
 from fedclade.methods.fedsccs import FedSCCS, KCenter, RandomClusters, WeightsCosine
 from fedclade.methods.fedstack import FedStack
 from fedclade.methods.fesem import FeSEM
@@ -63,6 +64,7 @@ METHODS: dict[str, type[Method]] = {
     "dynamic": Dynamic,
     "stocfl": StoCFL,
     "flux": Flux,
+    "fedrc": FedRC,
     "lg-fedavg": LGFedAvg,
     "fedper": FedPer,
     "fedrep": FedRep,

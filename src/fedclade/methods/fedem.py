@@ -11,20 +11,16 @@ leads to the mean responsibility, which are the paper's two M-steps; the paper w
 here they are those of the step.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Count
 from fedclade.methods.shared_layers import SharedLayers
-from fedclade.models import Factory, default_model
+from fedclade.models import default_model, mixture_of
 from fedclade.models.assigned import Networks, Spec
 from fedclade.models.weights import Layout
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class FedEM(SharedLayers):
@@ -37,6 +33,8 @@ class FedEM(SharedLayers):
         use="when clients are mixtures of a few kinds rather than of one kind each, and rounds are many",
     )
 
+    sign: ClassVar[str] = "*"  # of its mixture (`fedclade.models.mixture`)
+
     n_components: Count = 3  # how many shared models there are
 
     def networks(
@@ -45,14 +43,9 @@ class FedEM(SharedLayers):
         if len(models) > 1:
             raise FedcladeError("the components of a mixture are of one kind: name one model")
         spec = models[0] if models else default_model(input_shape)
-        mixed = f"{self.n_components}*{spec}" if isinstance(spec, str) else functools.partial(mixture_of, self, spec)
+        count, sign = self.n_components, self.sign
+        mixed = f"{count}{sign}{spec}" if isinstance(spec, str) else mixture_of(spec, count, sign)
         return replace(Networks.shared(mixed, input_shape, n_classes), specs=(spec,))
 
     def shared(self, layout: Layout) -> tuple[str, ...]:
         return tuple(layer for layer in layout.layers if layer != layout.head)  # the mixing weights are the last layer
-
-
-def mixture_of(method: FedEM, spec: Factory, input_shape: tuple[int, ...], n_classes: int) -> "nn.Module":
-    from fedclade.models.mixture import MixtureNetwork  # torch, which listing the methods need not wait for
-
-    return MixtureNetwork(spec, method.n_components, input_shape, n_classes)

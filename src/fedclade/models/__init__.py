@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ def default_model(input_shape: Shape) -> str:
 def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module":
     """A new network for rows of this shape: by name, by `package.module:factory`, or from a function or class.
 
-    `3*lenet5` is a mixture of three (`fedclade.models.mixture`).
+    `3*lenet5` is a mixture of three, `3/lenet5` one whose likelihood is divided by label shares
+    (`fedclade.models.mixture`).
 
     A factory is given `input_shape` and `n_classes` (or `num_classes`) where it takes arguments of these names. Under
     other names, two required arguments are the input shape and the number of classes, one is the number of classes.
@@ -107,8 +109,8 @@ def make(spec: str | Factory, input_shape: Shape, n_classes: int) -> "nn.Module"
     name = repr(spec if isinstance(spec, str) else getattr(spec, "__qualname__", type(spec).__name__))
     if not isinstance(spec, str):
         factory = spec
-    elif spec.partition("*")[0].isdigit():
-        factory = _mixture(spec)
+    elif mixed := re.fullmatch(r"(\d+)([*/])(.+)", spec):
+        factory = mixture_of(mixed[3], int(mixed[1]), mixed[2])
     elif ":" in spec:
         factory = _imported(spec)
     else:
@@ -146,11 +148,11 @@ def _known(name: str, input_shape: Shape) -> Factory:
     return model.build
 
 
-def _mixture(spec: str) -> Factory:
-    from fedclade.models.mixture import MixtureNetwork
+def mixture_of(spec: str | Factory, count: int, sign: str) -> Factory:
+    """Makes a mixture of so many networks; the sign says of which kind."""
+    from fedclade.models.mixture import MIXTURES
 
-    count, _, inner = spec.partition("*")
-    return partial(MixtureNetwork, inner, int(count))
+    return partial(MIXTURES[sign], spec, count)
 
 
 def _imported(spec: str) -> Factory:
