@@ -28,6 +28,7 @@ from fedclade.methods.fedem import FedEM
 from fedclade.methods.shared_layers import Shared
 
 LABELS = "labels"  # the layer of the mixture that holds the shares of labels
+LEAST = 1e-8  # of a client's rows that a component answers for
 
 
 @remembered
@@ -40,7 +41,7 @@ class FedRC(FedEM):
         "a mixture of shared models that parts clients by what labels mean, not by which they hold",
         "Guo et al. 2024",
         "a given number",
-        sends="all components",
+        sends="all components, label counts",
         needs_labels=True,
         formula="max sum_ij ln sum_k omega_ik p_k(y | x) / C_yk; C_yk is the share of label y among the rows of k",
         use="when groups disagree about labels, clients hold few labels each besides, and rounds are many",
@@ -56,8 +57,9 @@ class FedRC(FedEM):
         rows = dict(told.rows)
 
         def heard(client: str, answer: Trained) -> int:
-            shares = np.maximum(answer.weights[-self.n_components * context.n_classes :], 0)  # the last layer sent
-            rows[client] = answer.n_samples * shares.reshape(self.n_components, -1) / max(float(shares.sum()), 1e-8)
+            shares = answer.weights[-self.n_components * context.n_classes :]  # the last layer that is sent
+            shares = np.maximum(shares, LEAST).reshape(self.n_components, -1)  # whoever sent it
+            rows[client] = answer.n_samples * shares / shares.sum()
             return 0
 
         model = next(iter(clusters.models.values()))  # they differ in mixing weights only, which are not sent
