@@ -113,7 +113,7 @@ def place(
         )
     kind = newcomers.input_shape, len(record["classes"])
     networks = make_networks(settings, spec, newcomers.names, *kind)
-    if settings.model not in (None, IN_PYTHON):  # those of the run may serve whoever comes with another one
+    if model is not None and settings.model not in (None, IN_PYTHON):  # the run's own may serve those who bring others
         known = make_networks(settings, settings.model, newcomers.names, *kind)
         networks = replace(networks, factories={**known.factories, **networks.factories})
     clusters = result.state_of_clusters

@@ -59,7 +59,7 @@ class Networks:
         return "" if through else self.of.get(client, "")
 
     def make(self, client: str, through: Through = "") -> "nn.Module":
-        """The network that serves a client, from rows to classes: its own, `through` it the clusters', or `through` others."""
+        """The network that serves a client: its own; with `through`, the clusters' behind its own or behind others."""
         if not isinstance(through, str):
             from fedclade.models.networks import SideBySide
 
