@@ -316,6 +316,12 @@ def test_a_client_that_fails_has_no_seat_and_the_others_go_on() -> None:
     assert Layout.of(result.model_for("c3")).size == len(result.weights_for("c3"))  # while it waits, it is served
 
 
+def test_who_founds_a_cluster_is_served_by_its_own_network(mixed: fedclade.Result) -> None:
+    alone = mixed.state_of_clusters.joined("new", None, mixed.state_of_clusters.models[0])
+    assert mixed.served("c0").through
+    assert FedStack(layout="aligned", seats=4).served(alone, "new") == Evaluate(start=LOCAL)
+
+
 def test_models_are_exported_with_their_networks(mixed: fedclade.Result, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
