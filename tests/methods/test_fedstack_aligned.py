@@ -1,5 +1,6 @@
 """Clustered FedStack, aligned: all networks of a cluster predict the same rows, and their mistakes can be combined."""
 
+import tempfile
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedclade.clients.tasks import LOCAL, Evaluate, Failure, Predict, Train, Tra
 from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
 from fedclade.engines.local import local_engine
-from fedclade.methods.fedstack import FedStack
+from fedclade.methods.fedstack import STACK_TRAINING, FedStack
 from fedclade.models import make
 from fedclade.models.assigned import Networks
 from fedclade.models.weights import Layout
@@ -238,20 +239,35 @@ def test_of_a_large_cluster_those_with_the_most_rows_have_a_seat() -> None:
     assert np.array_equal(result.weights_for("c0"), result.weights_for("c5"))
 
 
+def result_of_training(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The initial stacked model after round 0 of its training on these rows."""
+    federation = planted(rows=40)
+    networks = FedStack(layout="aligned", signature="predictions", probe_file="p").networks(
+        ["ann", "mlp"], federation.names, federation.input_shape, 4
+    )
+    with tempfile.TemporaryDirectory() as memory:
+        engine = local_engine(federation, networks, seed=0, training=TRAINING, memory=Path(memory))
+        training = STACK_TRAINING.model_copy(update={"local_epochs": 5, "learning_rate": 0.1})
+        answer = engine.at_server([Train(engine.initial, rows=values, labels=labels, training=training, save="")], 0)[0]
+        engine.close()
+    return answer.weights  # type: ignore[union-attr]
+
+
 def test_public_rows_are_predicted_by_all_and_no_label_leaves(tmp_path: Path) -> None:
     federation = planted(rows=40)
     x, y = federation.x[federation["c0"].test], federation.y[federation["c0"].test]
     np.savez(tmp_path / "public.npz", x=x, y=y)
     public = {"probe_file": str(tmp_path / "public.npz"), "signature": "predictions"}
-    result = run(federation, model="ann,mlp", n_clusters=2, **public)
+    result = run(federation, 0, "ann,mlp", n_clusters=2, **public)
     found = result.state_of_clusters
-    for cluster, seats in found.state.seated.items():
-        rows = FedStack(probe_file="public.npz", layout="aligned").aligned(found, 4)[str(cluster)]
-        by_hand = np.hstack([said_by(name, weights, x) for name, weights in seats.values()])
-        np.testing.assert_allclose(rows.values[:, : by_hand.shape[1]], by_hand, atol=1e-5)
-        assert not rows.values[:, by_hand.shape[1] :].any()
-        np.testing.assert_array_equal(rows.labels, y)
-    ledger = result.ledger[result.ledger["phase"] == "serve"].query("direction == 'down'").set_index("client")["bytes"]
+    assert not found.state.stack
+    for cluster, seats in found.state.seated.items():  # trained again by hand: what the server learned from
+        said = np.hstack([said_by(name, weights, x) for name, weights in seats.values()]).astype(np.float32)
+        values = np.pad(said, ((0, 0), (0, 32 * 4 - said.shape[1])))
+        model = result_of_training(values, y)
+        np.testing.assert_allclose(found.models[cluster], model, atol=1e-4)
+    ledger = result.ledger[result.ledger["phase"] == "stack"].query("direction == 'down'")
+    ledger = ledger.groupby("client")["bytes"].max()
     for client, seats in ((c, found.state.seated[found.cluster_of[c]]) for c in federation.names):
         numbers = sum(len(weights) for _, weights in seats.values()) + len(found.models[0])
         assert travelled([ledger[client]]) == numbers  # whoever is served by networks was sent them
@@ -302,6 +318,18 @@ def test_who_comes_later_brings_rows_but_has_no_seat() -> None:
     assert sum(len(w) for _, w in found.state.seated[home].values()) + len(found.models[home]) == len(
         result.weights_for("c6")
     )
+
+
+def test_with_public_rows_and_refresh_clients_come_go_and_change(tmp_path: Path) -> None:
+    federation = planted(n_clients=8, rows=40)
+    np.savez(tmp_path / "public.npz", x=federation.x[:30], y=federation.y[:30])
+    events = [{"round": 1, "join": 2}, {"round": 2, "leave": 1, "drift": ("c1", "c2")}]
+    public = {"probe_file": str(tmp_path / "public.npz"), "refresh": True}
+    result = run(federation, 3, n_clusters=2, events=events, **public)
+    assert sorted(map(sorted, result.clusters.values())) == [["c1", "c4", "c6"], ["c2", "c3", "c5", "c7"]]
+    assert (result.history["failure"] == "").all()
+    down = result.ledger.query("phase == 'stack' and direction == 'down' and client == 'c6'")
+    assert len(down) == 4  # when it came, and in each round
 
 
 def test_a_client_that_fails_has_no_seat_and_the_others_go_on() -> None:

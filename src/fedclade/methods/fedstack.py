@@ -145,32 +145,33 @@ class FedStack(Method):
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         self.probe(context)  # what is wrong with it must be known now, not after the training
         trained = self.network_trained(context, ask, "train")
-        stack = {} if self.circulates else self.predictions(trained.clients, context, ask, "stack")
-        signatures = self.signatures(trained, stack, ask)
-        if not signatures or not (stack or self.circulates):
+        is_pooled, told = self.layout == "pooled", dict[str, Sent]()
+        if is_pooled or self.signature == "predictions":
+            told = self.predictions(trained.clients, context, ask, "stack")
+        signatures = self.signatures(trained, told, ask)
+        if not signatures or (is_pooled and not told):
             raise nobody_answered(ask)
         labels = self.grouped(signatures, context, ask)
         clusters = Clusters.from_labels(list(signatures), labels, context.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
         centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
-        clusters = clusters.remembering(Stacked(context.initial, stack, centres))
-        if self.layout == "aligned":
+        clusters = clusters.remembering(Stacked(context.initial, told if is_pooled else {}, centres))
+        if not is_pooled:
             clusters = self.with_seats(clusters, trained, context)
-            clusters = self.handed_round(clusters, clusters.cluster_of, ask) if self.circulates else clusters
+            clusters = self.handed_round(clusters, clusters.cluster_of, ask)
         clusters = self.admit(clusters, set(context.clients) - set(signatures), context, ask)
         return self.stacked(clusters, context, ask)
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         clusters = self.retry(clusters, context, ask)
         if self.refresh:
-            upload = None if self.layout == "aligned" else "nothing"
+            upload = "nothing" if self.layout == "pooled" else None
             trained = ask(Train(start=LOCAL, upload=upload, spare=self.spare), to=context.sample())
-            if not self.circulates:
+            if self.layout == "pooled":
                 anew = self.predictions(trained.clients, context, ask, "stack")
                 clusters = clusters.remembering(replace(clusters.state, stack={**clusters.state.stack, **anew}))
-            if self.layout == "aligned":
-                clusters = self.reseated(clusters, trained)
-                clusters = self.handed_round(clusters, context.clients, ask) if self.circulates else clusters
+            else:
+                clusters = self.handed_round(self.reseated(clusters, trained), context.clients, ask)
         return self.stacked(clusters, context, ask)
 
     def served(self, clusters: Clusters, client: str) -> Evaluate:
@@ -202,17 +203,11 @@ class FedStack(Method):
         assigned = [c for c in context.clients if c in coming and c not in clusters.unassigned]
         stack = {client: rows for client, rows in clusters.state.stack.items() if client not in coming}
         if self.layout == "aligned":
-            clusters = clusters.remembering(replace(clusters.state, stack=stack))
-            return self.handed_round(clusters, assigned, ask) if self.circulates else clusters
+            return self.handed_round(clusters.remembering(replace(clusters.state, stack=stack)), assigned, ask)
         stack |= self.predictions(assigned, context, ask, "stack")
         return clusters.remembering(replace(clusters.state, stack=stack))
 
     # What clients do
-
-    @property
-    def circulates(self) -> bool:
-        """Whether the rows that all networks predict are the clients' own, so that networks must come to them."""
-        return self.layout == "aligned" and self.probe_file is None
 
     def network_trained(self, context: RoundContext, ask: Ask, phase: str, joins: bool = False) -> TrainedClients:
         """Clients train their networks from the start that all of one architecture share.
@@ -224,7 +219,7 @@ class FedStack(Method):
         upload = None if self.layout == "aligned" and not joins else part
         return ask(Train(upload=upload, training=training, spare=self.spare), to=context.clients, phase=phase)
 
-    def predictions(self, clients: Iterable[str], context: RoundContext, ask: Ask, phase: str) -> Stack:
+    def predictions(self, clients: Iterable[str], context: RoundContext, ask: Ask, phase: str) -> dict[str, Sent]:
         """What their networks say of their own training rows (of those spared, if any are), or of the public ones."""
         rows, labels = self.probe(context) or (None, None)
         answers = ask(Predict(start=LOCAL, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
@@ -236,7 +231,13 @@ class FedStack(Method):
         return labelled_rows(self.probe_file, context.input_shape, context.n_classes)
 
     def handed_round(self, clusters: Clusters, clients: Iterable[str], ask: Ask) -> Clusters:
-        """Aligned: a cluster's networks go to its members, and what they all say of a member's rows comes back."""
+        """Aligned: a cluster's networks go to its members, and what they all say of a member's rows comes back.
+
+        With public rows only how well they do comes back; whoever is served by networks must have been sent them.
+        """
+        if self.probe_file is not None:
+            ask({client: replace(self.served(clusters, client), on="train") for client in clients}, phase="stack")
+            return clusters
         tasks = {}
         for client in clients:
             if seats := self.seats_of(clusters, client, empty=False):
@@ -260,9 +261,8 @@ class FedStack(Method):
         """Those of its members that were trained on the most rows, in the order of the clients."""
         seated = {}
         for k, members in clusters.members.items():
-            able = [c for c in members if c in trained and (self.circulates or c in clusters.state.stack)]
-            first = set(sorted(able, key=lambda c: -trained[c].n_samples)[: self.seats])
-            seated[k] = {c: (context.network_of[c], trained[c].weights) for c in able if c in first}
+            first = set(sorted(members, key=lambda c: -trained[c].n_samples)[: self.seats])
+            seated[k] = {c: (context.network_of[c], trained[c].weights) for c in members if c in first}
         return clusters.remembering(replace(clusters.state, seated=seated))
 
     def reseated(self, clusters: Clusters, trained: TrainedClients) -> Clusters:
@@ -278,21 +278,18 @@ class FedStack(Method):
         taken = tuple(clusters.state.seated.get(clusters.cluster_of[client], {}).values())
         return (*taken, *[None] * (self.seats - len(taken) if empty and taken else 0))
 
-    def aligned(self, clusters: Clusters, n_classes: int) -> Stack:
-        """The rows that each cluster's stacked model learns from, by the cluster's number."""
-        stack, made = clusters.state.stack, {}
-        for k, members in clusters.members.items():
-            seats = clusters.state.seated.get(k, {})
-            part = [stack[client] for client in (members if self.circulates else seats) if client in stack]
-            if not seats or not part:
-                continue
-            if self.circulates:
-                values, labels = (np.concatenate([getattr(one, name) for one in part]) for name in ("values", "labels"))
-            else:
-                values, labels = np.concatenate([one.values for one in part], axis=1), part[0].labels
-            empty = self.seats * n_classes - values.shape[1]
-            made[str(k)] = Sent(np.pad(values, ((0, 0), (0, empty))), labels)
-        return made
+    def aligned(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Stack:
+        """The rows that stacked models learn from, with zeros for empty seats: by client or, of public rows, by the
+        number of the cluster, whose networks the server asks itself."""
+        stack, public = clusters.state.stack, self.probe(context)
+        if public is not None:
+            seats = {str(k): self.seats_of(clusters, members[0], False) for k, members in clusters.members.items()}
+            tasks = {k: Predict(through=some, output="below", rows=public[0]) for k, some in seats.items() if some}
+            stack = {k: Sent(answer.values, public[1]) for k, answer in ask.server(tasks).items()}
+        width = self.seats * context.n_classes
+        return {
+            k: replace(s, values=np.pad(s.values, ((0, 0), (0, width - s.values.shape[1])))) for k, s in stack.items()
+        }
 
     # What the server makes of it
 
@@ -331,14 +328,9 @@ class FedStack(Method):
         """Train the global stacked model, and from there the intermediate one of each cluster."""
         if self.layout == "aligned":
             starts = clusters.models if context.round else dict.fromkeys(clusters.members, context.initial)
-            own, groups = self.aligned(clusters, context.n_classes), {k: (str(k),) for k in clusters.members}
-            models = self.taught(groups, starts, own, context, ask)
-            clusters = replace(clusters, models={**clusters.models, **models})
-            if not self.circulates and (self.refresh or not context.round):
-                # Nobody has the networks yet that will serve it: they are sent, and counted, like any other.
-                serving = {c: replace(self.served(clusters, c), on="train") for c in context.clients}
-                ask(serving, phase="serve")
-            return self.measured(clusters, context, ask)
+            groups = clusters.members if self.probe_file is None else {k: (str(k),) for k in clusters.members}
+            models = self.taught(groups, starts, self.aligned(clusters, context, ask), context, ask)
+            return self.measured(replace(clusters, models={**clusters.models, **models}), context, ask)
         everyone = {"all": context.clients}
         whole = self.taught(everyone, {"all": clusters.state.whole}, clusters.state.stack, context, ask)["all"]
         if len(clusters) == 1:
