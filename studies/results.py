@@ -206,6 +206,25 @@ def fedstack(rows: Rows) -> list[Claim | str]:
         other = rows[f"{name} (1-D CNN)"]
         share = f" (with {mine['up'] / other['up']:.1%} of its uplink)"
         claims.append(above(f"Clustered FedStack (1-D CNN) above {other['label']}", mine, other, share))
+    for networks in ("1-D CNN", "mixed networks"):  # the other reading: a model sees all networks of its cluster
+        mine = rows[f"FedStack aligned, one stacked model ({networks})"]
+        local = f"; above their locally trained networks {points(mine['accuracy_mean'] - mine['accuracy_local_mean'])}"
+        pooled = rows[f"FedStack, one stacked model ({networks})"]
+        claims.append(above(f"FedStack, one stacked model ({networks}), aligned above pooled", mine, pooled, local))
+        clustered, chance = (
+            rows[f"Clustered FedStack aligned, K = 3{how} ({networks})"] for how in ("", ", random clusters")
+        )
+        claims.append(
+            above(f"Clustered FedStack ({networks}), aligned, above the single stacked model", clustered, mine)
+        )
+        claims.append(above(f"Clustered FedStack ({networks}), aligned, above random clusters", clustered, chance))
+    mine = rows["FedStack aligned, one stacked model (1-D CNN)"]
+    for name in ("FedAvg", "HypCluster, K = 3", "FL+HC"):
+        other = rows[f"{name} (1-D CNN)"]
+        share = f" (with {mine['up'] / other['up']:.0%} of its uplink and {mine['down'] / other['down']:.0%} of its downlink)"
+        claims.append(
+            above(f"FedStack, one stacked model (1-D CNN), aligned, above {other['label']}", mine, other, share)
+        )
     return claims
 
 

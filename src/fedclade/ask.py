@@ -32,6 +32,7 @@ from fedclade.clients.tasks import (
     Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
+from fedclade.models.assigned import Through
 from fedclade.models.weights import Layout
 from fedclade.optimizers import ServerOptimizer, Stepping
 from fedclade.updates import UpdateStep
@@ -69,7 +70,7 @@ class Engine(Protocol):
     def at_server(self, tasks: Sequence[Task], round: int) -> Sequence[Answer | Failure]:
         """Do tasks that need no client's rows where the server is, with all the hands it has."""
 
-    def layout_of(self, client: str, through: str = "") -> Layout:
+    def layout_of(self, client: str, through: Through = "") -> Layout:
         """Of the network that a client trains or, with `through`, of the one behind it."""
 
     def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:

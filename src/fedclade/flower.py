@@ -36,6 +36,7 @@ from fedclade.data.federation import natural_order
 from fedclade.engines.exchange import Exchange, Online, failure_of
 from fedclade.errors import FedcladeError, listed, needs_flower
 from fedclade.methods import METHODS, Method, name_of
+from fedclade.models.assigned import Through
 from fedclade.models.weights import Layout
 from fedclade.optimizers import ServerOptimizer
 from fedclade.result import Result
@@ -519,7 +520,7 @@ class PlainEngine:
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         raise FedcladeError("this method works at the server with a torch model, which a plain ServerApp does not have")
 
-    def layout_of(self, client: str, through: str = "") -> Layout:
+    def layout_of(self, client: str, through: Through = "") -> Layout:
         return self.layout
 
     def state_dict(self, weights: np.ndarray) -> Mapping[str, Any]:

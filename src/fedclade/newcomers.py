@@ -3,7 +3,7 @@
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,11 @@ def place(
         raise FedcladeError(
             f"the newcomers' classes ({_shortly(newcomers.classes)}) are not the run's ({_shortly(record['classes'])})"
         )
-    networks = make_networks(settings, spec, newcomers.names, newcomers.input_shape, len(record["classes"]))
+    kind = newcomers.input_shape, len(record["classes"])
+    networks = make_networks(settings, spec, newcomers.names, *kind)
+    if model is not None and settings.model not in (None, IN_PYTHON):  # the run's own may serve those who bring others
+        known = make_networks(settings, settings.model, newcomers.names, *kind)
+        networks = replace(networks, factories={**known.factories, **networks.factories})
     clusters = result.state_of_clusters
     with tempfile.TemporaryDirectory() as memory:
         engine = local_engine(

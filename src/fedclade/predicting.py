@@ -16,6 +16,7 @@ from fedclade.errors import FedcladeError, listed
 from fedclade.methods import Method
 from fedclade.models.weights import load as load_weights
 from fedclade.result import Result
+from fedclade.runs.packing import save_tensors
 from fedclade.runs.record import recorded_settings
 from fedclade.settings import Settings
 
@@ -109,16 +110,33 @@ def export(path: Path | str, form: str, out: Path | str | None = None, *, model:
     written = []
     for cluster, members in result.clusters.items():
         target = place / f"cluster-{cluster}.{'pt' if form == 'torchscript' else form}"
-        if form == "safetensors":
-            shutil.copyfile(result.path / "models" / f"cluster-{cluster}.safetensors", target)
-        else:
-            network = load_weights(result.network_of(members[0]), result.state_of_clusters.models[cluster]).eval()
+        through = result.served(members[0]).through
+        if form != "safetensors":
+            network = _network_of(result, cluster, members[0])
             _write(network, settings.task, result.record["input_shape"], settings.reading, form, target)
+        elif isinstance(through, str):
+            shutil.copyfile(result.path / "models" / f"cluster-{cluster}.safetensors", target)
+        else:  # with the networks that its model reads
+            state = result.model_for(members[0]).state_dict()
+            save_tensors(target, {name: tensor.numpy() for name, tensor in state.items()})
         written.append(target)
     about = {name: result.record.get(name) for name in ("input_shape", "classes", "columns", "preprocessing", "task")}
     text = json.dumps({**about, "clusters": {str(k): v for k, v in result.clusters.items()}}, indent=2)
     (place / "about.json").write_text(text, encoding="utf-8")
     return [*written, place / "about.json"]
+
+
+def _network_of(result: Result, cluster: int, member: str) -> "nn.Module":
+    """A cluster's model as a network, from rows to outputs."""
+    through = result.served(member).through
+    if not isinstance(through, str):  # networks that serve all members alike
+        return result.model_for(member)
+    if through:
+        raise FedcladeError(
+            "clients of this run have networks of their own, and a cluster's model reads what these put out: "
+            "use fedclade predict, or --format safetensors for the cluster's part"
+        )
+    return load_weights(result.network_of(member), result.state_of_clusters.models[cluster]).eval()
 
 
 def _write(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedclade.clients.objective import Metric
     from fedclade.clients.tasks import Evaluate
     from fedclade.methods import Clusters, Method
-    from fedclade.models.assigned import Networks
+    from fedclade.models.assigned import Networks, Through
 
 State = Literal["ended", "running", "stopped"]
 MODELS = {"": "cluster model", "_local": "locally trained model"}  # by what their columns of the history end with
@@ -398,11 +398,12 @@ class Result:
     def weights_for(self, client: str) -> np.ndarray:
         """The weights of the model that serves a client: the server's, completed by what the client keeps."""
         from fedclade.clients.runtime import composed
-        from fedclade.models.weights import assembled
+        from fedclade.models.assigned import stacked_weights
 
         task, model = self.served(client), self.state_of_clusters.model_of(client)
         if task.through:
-            return assembled(self._network(client, task.through), own=self._kept(client, task.through), cluster=model)
+            module = self._network(client, task.through)
+            return stacked_weights(module, task.through, model, lambda slot: self._kept(client, slot))
         kept = self._remembered(client, task.start) if task.start else None
         otherwise = model if task.otherwise is None else task.otherwise
         return composed(task.weights, task.layers, kept, otherwise, self.layout)
@@ -445,7 +446,7 @@ class Result:
         """A new network as the client's cluster holds it."""
         return self._network(client, self.served(client).through)
 
-    def _network(self, client: str, through: str = "") -> "nn.Module":
+    def _network(self, client: str, through: "Through" = "") -> "nn.Module":
         from fedclade.models.assigned import specs_of
         from fedclade.runs.record import IN_PYTHON
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
 pytest.importorskip("flwr")
 
@@ -90,6 +91,50 @@ def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: 
     assert (api.load(tmp_path / "run").history["failure"] == "").all()
     ledger, expected = folder.table("ledger"), local.folder.table("ledger")
     assert ledger["bytes"].sum() == expected["bytes"].sum()
+
+
+ALIGNED = {"method.name": "fedstack", "set": "method.layout=aligned method.n_clusters=2 method.seats=3"}
+
+
+def test_networks_side_by_side_serve_nodes_as_they_do_in_one_process(rows: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, **ALIGNED, "out": str(tmp_path / "run")}
+    serve(grid_of(rows), {**config, "rounds": 1})
+    folder = serve(grid_of(rows), config)
+    method = {"name": "fedstack", "layout": "aligned", "n_clusters": 2, "seats": 3}
+    settings = {"rounds": 2, "training": {"local_epochs": 1}, "workers": 1}
+    local = api.run(f"folder:{rows / 'all'}", method=method, out=tmp_path / "local", **settings)
+    result = api.load(folder.path)
+    assert result.clusters == local.clusters
+    assert (result.history["failure"] == "").all()
+    assert result.summary["bytes"] == local.summary["bytes"]
+    for client in local.record["clients"]:
+        np.testing.assert_array_equal(result.weights_for(client), local.weights_for(client))  # all of it has travelled
+        kept = load_file(rows / "memory" / folder.settings["fingerprint"] / client / "model.safetensors")
+        assert set(kept) == set(local.model_for(client).state_dict())
+
+
+def test_a_node_that_goes_leaves_its_network_and_one_that_comes_is_served(rows: Path, tmp_path: Path) -> None:
+    grid = grid_of(rows)
+    late, leaving = a_node(30, "c4", rows / "late", rows / "memory"), grid.nodes[13][1]
+
+    def goes(message: Any) -> Any:
+        if message.metadata.message_type == "query" and b"below" in str(message.content).encode():
+            grid.nodes.pop(13, None)
+            grid.add(30, late, "key c4", "c4")
+            return Message(Error(2, "gone"), reply_to=message)
+        return leaving(message)
+
+    grid.add(13, goes, "key c3", "c3")
+    folder = serve(grid, {**CONFIG, **ALIGNED, "rounds": 3, "out": str(tmp_path / "run")})
+    result = api.load(folder.path)
+    failures = result.history[result.history["failure"] != ""]
+    assert set(failures["client"]) == {"c3"}
+    found = result.state_of_clusters
+    assert "c3" in found.state.seated[found.cluster_of["c3"]]
+    assert "c3" not in found.state.stack
+    assert "c4" in found.state.stack
+    assert "c4" not in {client for seats in found.state.seated.values() for client in seats}
+    assert (rows / "memory" / folder.settings["fingerprint"] / "c4" / "model.safetensors").is_file()
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(rows: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def same(a: object, b: object) -> bool:
         Train(np.arange(6, dtype=np.float32), layers="b", start="own", upload="nothing"),
         Evaluate(np.arange(6, dtype=np.float32), on="train", adapt=TRAINING),
         Predict(start="own", rows=np.ones((2, 3), np.float32), output="b"),
+        Evaluate(np.arange(6, dtype=np.float32), through=(("ann", np.ones(3, np.float32)), None)),
         Describe("rows", {"n": 3}),
         Trained(np.arange(2, dtype=np.float32), 5, 3, 0.5, 1),
         Failure("raised", "why"),

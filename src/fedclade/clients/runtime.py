@@ -45,9 +45,9 @@ from fedclade.clients.tasks import (
 from fedclade.clients.training import Job, batches_of, train_beside
 from fedclade.codec import Packet
 from fedclade.data.federation import Client, Federation
-from fedclade.models.assigned import Networks
+from fedclade.models.assigned import Networks, Through, stacked_weights
 from fedclade.models.mixture import RobustMixture
-from fedclade.models.weights import Layout, assembled
+from fedclade.models.weights import Layout
 from fedclade.randomness import seed_of, stream
 
 WORST = 1e20  # the loss of a model that is of no use any more
@@ -124,7 +124,7 @@ class ClientRuntime:
     def _path(self, network: str) -> str:
         return self.built[network].path(self.federation.input_shape, self.training.batch_size)
 
-    def network(self, client: str, through: str = "") -> Built:
+    def network(self, client: str, through: Through = "") -> Built:
         """The network whose weights a task for this client speaks of."""
         return self.built[self.networks.name(client, through)]
 
@@ -155,10 +155,14 @@ class ClientRuntime:
         """The whole model that serves a client, as `Method.served` tells it."""
         if not task.through:
             return self._compose(client, task, task.weights)
-        kept = self.memory.read(client, task.through)
-        own = self.network(client).initial if kept is None else kept
         assert task.weights is not None
-        return assembled(self.networks.make(client, task.through), own=own, cluster=task.weights)
+        module = self.networks.make(client, task.through)
+        return stacked_weights(module, task.through, task.weights, lambda slot: self._kept(client, slot))
+
+    def _kept(self, client: str, slot: str) -> np.ndarray:
+        """The client's own network, as a slot of its memory has it."""
+        weights = self.memory.read(client, slot)
+        return self.network(client).initial if weights is None else weights
 
     def at_server(self, tasks: Sequence[Task], round: int) -> list[Answer | Failure]:
         """Tasks that bring their rows along, done where the server is."""
@@ -322,9 +326,27 @@ class ClientRuntime:
             rows = Rows(self.x, self.y, self._places(client, task))
         if isinstance(task, Train) or not task.through:
             return rows
-        network, weights = self.network(client), self.memory.read(client, task.through)
-        below = outputs(network, network.initial if weights is None else weights, rows)
-        return Rows.given(self.objective.predictions(torch.cat(below)), rows.labels, rows.x.device)
+        return Rows.given(self._side_by_side(client, task.through, rows), rows.labels, rows.x.device)
+
+    def _side_by_side(self, client: str, through: Through, rows: Rows) -> Tensor:
+        """The class probabilities that the clusters' network reads; a seat without a network has zeros."""
+        if isinstance(through, str):
+            through = ((self.networks.name(client), self._kept(client, through)),)
+        said: list[Tensor | None] = []
+        for name, weights in (seat or ("", None) for seat in through):
+            if weights is None:
+                said.append(None)
+                continue
+            if name not in self.built:
+                raise ValueError(f"there is no network {name!r} here, only {', '.join(filter(None, self.built))}")
+            network = self.built[name]
+            if weights.shape != network.initial.shape:
+                raise ValueError(
+                    f"weights of shape {weights.shape} do not fit a model of {network.layout.size} numbers"
+                )
+            said.append(self.objective.predictions(torch.cat(outputs(network, weights, rows))))
+        nothing = torch.zeros(len(rows), self.federation.n_classes, device=rows.x.device)
+        return torch.cat([nothing if one is None else one for one in said], 1)
 
     def _places(self, client: str, task: Train | Evaluate | Predict) -> np.ndarray:
         held = self.held(client)
@@ -418,6 +440,11 @@ class ClientRuntime:
 
     def _predict(self, client: str, task: Predict) -> Predicted:
         rows, network = self._rows(client, task), self.network(client, task.through)
+        labels = rows.labels if task.rows is None else np.empty(0, np.int64)
+        if task.output == "below":
+            if not task.through:
+                raise ValueError("there is nothing below: name networks to look through")
+            return Predicted(rows.x.cpu().numpy(), labels)
         caught: list[Tensor] = []
         hooks = []
         if task.output not in ("probabilities", "outputs"):
@@ -431,7 +458,6 @@ class ClientRuntime:
             for hook in hooks:
                 hook.remove()
         values = torch.cat(caught or parts)
-        labels = rows.labels if task.rows is None else np.empty(0, np.int64)
         if task.output == "probabilities":
             values = self.objective.predictions(values)
         return Predicted(values.flatten(1).cpu().numpy(), labels)

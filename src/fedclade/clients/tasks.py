@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedclade.codec import travels
+from fedclade.models.assigned import Through
 from fedclade.updates import UpdateStep
 
 Layers = str | tuple[str, ...] | None  # None: everything; "head": the last layer; else names of layers
@@ -155,7 +156,9 @@ class Evaluate:
     on: Literal["test", "train"] = "test"
     spare: float = 0.0  # of training rows only those that a `Train` with the same share leaves out; 0: all of them
     adapt: Training | None = None  # train like this on the client's training rows first (nothing is kept)
-    through: str = ""  # `weights` are of the clusters' network, which reads the probabilities of this slot's model
+    # `weights` are of the clusters' network, which reads the probabilities of this slot's model; of networks that come
+    # along, all of theirs side by side
+    through: Through = ""
 
 
 @travels
@@ -170,8 +173,10 @@ class Predict:
     on: Literal["test", "train"] = "test"
     spare: float = 0.0  # as in `Evaluate`
     otherwise: np.ndarray | None = None
-    output: str = "probabilities"  # or "outputs" (before the softmax), or the name of a layer: what it puts out
-    through: str = ""  # as in `Evaluate`
+    # "probabilities", "outputs" (before the softmax), "below" (what the clusters' network reads, `through` others), or
+    # the name of a layer: what that puts out
+    output: str = "probabilities"
+    through: Through = ""  # as in `Evaluate`
 
 
 @travels

@@ -169,13 +169,15 @@ def _check_predictions(task: Predict, answer: Predicted, expected: Expected) -> 
     if len(values) != rows or (task.rows is not None and len(labels)):
         raise UnfitError("bad shape", f"sent {values.shape} predictions and {len(labels)} labels for {rows} rows")
     _whole_number("rows", rows, 1, expected.max_samples)
-    if task.output in ("probabilities", "outputs") and values.shape[1] != expected.n_classes:
-        raise UnfitError("bad shape", f"sent predictions for {values.shape[1]} classes of {expected.n_classes}")
+    below = 1 if isinstance(task.through, str) else len(task.through)
+    width = expected.n_classes * (below if task.output == "below" else 1)
+    if task.output in ("probabilities", "outputs", "below") and values.shape[1] != width:
+        raise UnfitError("bad shape", f"sent predictions for {values.shape[1]} classes of {width}")
     if not 0 < values.shape[1] <= LARGEST_OUTPUT:
         raise UnfitError("bad shape", f"sent {values.shape[1]} numbers for a row")
     if not np.isfinite(values).all():
         raise UnfitError("not finite", "the predictions hold NaN or infinite numbers")
-    if task.output == "probabilities" and (values.min() < -1e-3 or values.max() > 1 + 1e-3):
+    if task.output in ("probabilities", "below") and (values.min() < -1e-3 or values.max() > 1 + 1e-3):
         raise UnfitError("refused", "sent probabilities outside 0 and 1")
     if len(labels) and (labels.min() < 0 or labels.max() >= expected.n_classes):
         raise UnfitError("refused", f"sent labels that are none of the {expected.n_classes} classes")

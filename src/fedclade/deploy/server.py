@@ -32,6 +32,7 @@ from fedclade.engines.registry import (
 from fedclade.errors import FedcladeError, listed
 from fedclade.methods import name_of
 from fedclade.models.assigned import Networks
+from fedclade.models.weights import Layout
 from fedclade.result import Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
@@ -243,6 +244,11 @@ def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
     result = Result(folder)
     clusters, layout = result.state_of_clusters, result.layout
     tensors = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
+    for cluster, members in clusters.members.items():
+        through = result.served(members[0]).through
+        if not isinstance(through, str):  # networks that serve all of them go along
+            module = result.network_of(members[0])
+            tensors[cluster] = Layout.of(module).tensors(result.weights_for(members[0]))
     missed = deliver_models(registry, folder.settings["fingerprint"], clusters.members, tensors)
     if missed:
         print(f"did not get their model: {listed(missed)}", flush=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Answer, Failure, Task, Training
+from fedclade.models.assigned import Through
 from fedclade.models.weights import Layout, state_of
 
 
@@ -60,7 +61,7 @@ class TransportEngine:
     def network_of(self) -> Mapping[str, str]:
         return self.runtime.networks.of
 
-    def layout_of(self, client: str, through: str = "") -> Layout:
+    def layout_of(self, client: str, through: Through = "") -> Layout:
         return self.runtime.network(client, through).layout
 
     def answer(self, tasks: Mapping[str, Task], round: int) -> dict[str, Answer | Failure]:

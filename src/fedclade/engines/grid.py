@@ -175,7 +175,8 @@ def saved_by(task: Task | None) -> set[str]:
 
 def read_by(task: Task | None) -> set[str]:
     """The slots of a client's memory that a task goes on from."""
-    slots = {getattr(task, name, "") for name in ("start", "through")} - {""}
+    named = (getattr(task, name, "") for name in ("start", "through"))
+    slots = {slot for slot in named if slot and isinstance(slot, str)}  # networks that come along are no slots
     return slots | read_by(task.then) if isinstance(task, Train) else slots
 
 

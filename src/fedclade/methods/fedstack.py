@@ -11,10 +11,23 @@ own network with its cluster's stacked model behind it. One cluster is plain Fed
 
 In later rounds the server trains the stacked models on, along the same cyclical learning rate, and nothing is sent.
 With `refresh` the clients train on too and send their predictions anew.
+
+Algorithm 1 trains g on a `stack` of all models' predictions and tests it on a D' that it does not say who holds, and it
+can be read in two ways (`layout`):
+
+- "pooled": a row of the stack is what one client's network says of one of that client's rows. Only predictions leave
+  clients, but a stacked model sees one network at a time, and can correct it, not weigh it against others.
+- "aligned", as stacking is usually meant: a row of the stack is what the networks of all members say of the same row,
+  side by side. Then whoever is served needs all these networks: clients send theirs, and get those of their cluster
+  (the first `seats` of them by rows). With these each says what all of them predict of its own training rows, so that
+  no public rows are needed (with a `probe_file` all networks predict that instead). Clusters are stacked at once: a
+  model over all clients' networks would have every network sent to everybody, and clusters could not begin with it,
+  for they read other networks. One cluster gives that model. Which networks a stack reads is settled with the clusters:
+  newcomers are served by those of their cluster and bring rows, but no seat.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -38,7 +51,7 @@ from fedclade.methods.base import (
 )
 from fedclade.methods.probing import public_rows
 from fedclade.models import models as known_models
-from fedclade.models.assigned import Networks, Spec
+from fedclade.models.assigned import Networks, Seats, Spec
 from fedclade.models.weights import Layout
 
 ARCHITECTURES = ("ann", "cnn1d", "bilstm")  # the paper's; their last layers are equally wide, so they can be compared
@@ -50,9 +63,9 @@ Criterion = Literal["pooled", "sklearn-full", "sklearn-tied", "sklearn-diag", "s
 
 @remembered
 class Sent:
-    """What a client predicts for some rows, and their labels."""
+    """What a client's network predicts for some rows, or (aligned) what all of its cluster do; and the rows' labels."""
 
-    values: np.ndarray  # (rows, classes)
+    values: np.ndarray  # (rows, classes), or (rows, networks x classes)
     labels: np.ndarray
 
 
@@ -64,6 +77,8 @@ class Stacked:
     whole: np.ndarray  # the global stacked model
     stack: Mapping[str, Sent]  # by client
     centres: Mapping[int, np.ndarray]  # of each cluster: the mean direction of its members' signatures
+    # Aligned: whose networks a cluster's stacked model reads, and of each its architecture and weights
+    seated: Mapping[int, Mapping[str, tuple[str, np.ndarray]]] = field(default_factory=dict)
 
 
 class FedStack(Method):
@@ -75,11 +90,13 @@ class FedStack(Method):
         "predictions, labels, last layer",
         needs_labels=True,
         formula="client i is served by stack_k(p_i(x)): its own network's class probabilities p_i, corrected "
-        "by the model that was trained on those of its cluster k",
+        "by the model that was trained on those of its cluster k (aligned: stack_k(p_a(x), p_b(x), ...), of all of k)",
         use="when clients have networks of different architectures, or a single upload must do",
     )
     State = Stacked
 
+    layout: Literal["pooled", "aligned"] = "pooled"  # "aligned": all networks of a cluster predict the same rows
+    seats: Count = 32  # aligned: networks that a cluster's stacked model reads at most, those trained on the most rows
     epochs: Count = 20  # of local training before anything is sent
     spare: Annotated[float, Field(ge=0, lt=1)] = 0.0  # ours: train without this share of the rows, predict only these
     signature: Literal["head", "predictions"] = "head"  # what clients are grouped by: last layer, answers to a probe
@@ -115,7 +132,8 @@ class FedStack(Method):
         from fedclade.models.networks import Correction  # torch, which listing the methods need not wait for
 
         top = Correction if self.stack_model == "correction" else self.stack_model
-        networks = Networks.stacked(top, models or fitting, clients, input_shape, n_classes)
+        seats = self.seats if self.layout == "aligned" else 1
+        networks = Networks.stacked(top, models or fitting, clients, input_shape, n_classes, seats)
         heads = {name: head_size(make) for name, make in networks.factories.items() if name}
         if self.signature == "head" and len(set(heads.values())) > 1:
             raise FedcladeError(
@@ -127,35 +145,48 @@ class FedStack(Method):
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         self.probe(context)  # what is wrong with it must be known now, not after the training
         trained = self.network_trained(context, ask, "train")
-        stack = self.predictions(trained.clients, context, ask, "stack")
-        signatures = self.signatures(trained, stack)
-        if not signatures or not stack:
+        is_pooled, told = self.layout == "pooled", dict[str, Sent]()
+        if is_pooled or self.signature == "predictions":
+            told = self.predictions(trained.clients, context, ask, "stack")
+        signatures = self.signatures(trained, told, ask)
+        if not signatures or (is_pooled and not told):
             raise nobody_answered(ask)
         labels = self.grouped(signatures, context, ask)
         clusters = Clusters.from_labels(list(signatures), labels, context.initial)
         unit = dict(zip(signatures, directions(np.stack(list(signatures.values()))), strict=True))
         centres = {k: np.mean([unit[client] for client in part], axis=0) for k, part in clusters.members.items()}
-        clusters = clusters.remembering(Stacked(context.initial, stack, centres))
+        clusters = clusters.remembering(Stacked(context.initial, told if is_pooled else {}, centres))
+        if not is_pooled:
+            clusters = self.with_seats(clusters, trained, context)
+            clusters = self.handed_round(clusters, clusters.cluster_of, ask)
         clusters = self.admit(clusters, set(context.clients) - set(signatures), context, ask)
         return self.stacked(clusters, context, ask)
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         clusters = self.retry(clusters, context, ask)
         if self.refresh:
-            trained = ask(Train(start=LOCAL, upload="nothing", spare=self.spare), to=context.sample())
-            anew = self.predictions(trained.clients, context, ask, "stack")
-            clusters = clusters.remembering(replace(clusters.state, stack={**clusters.state.stack, **anew}))
+            upload = "nothing" if self.layout == "pooled" else None
+            trained = ask(Train(start=LOCAL, upload=upload, spare=self.spare), to=context.sample())
+            if self.layout == "pooled":
+                anew = self.predictions(trained.clients, context, ask, "stack")
+                clusters = clusters.remembering(replace(clusters.state, stack={**clusters.state.stack, **anew}))
+            else:
+                clusters = self.handed_round(self.reseated(clusters, trained), context.clients, ask)
         return self.stacked(clusters, context, ask)
 
     def served(self, clusters: Clusters, client: str) -> Evaluate:
-        return Evaluate(clusters.model_of(client), through=LOCAL)
+        if self.layout == "pooled":
+            return Evaluate(clusters.model_of(client), through=LOCAL)
+        seats = self.seats_of(clusters, client)
+        # Whoever has founded a cluster by itself has nothing but its own network there.
+        return Evaluate(clusters.model_of(client), through=seats) if seats else Evaluate(start=LOCAL)
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """With those whose signatures point nearest to a newcomer's; one that points nowhere stays alone."""
-        trained = self.network_trained(context, ask, "place")
+        trained = self.network_trained(context, ask, "place", joins=True)
         answers = self.predictions(trained.clients, context, ask, "place") if self.signature == "predictions" else {}
         placements = {}
-        for client, vector in self.signatures(trained, answers).items():
+        for client, vector in self.signatures(trained, answers, ask).items():
             unit, centres = directions(vector), clusters.state.centres
             if any(len(centre) != len(unit) for centre in centres.values()):
                 raise FedcladeError(
@@ -171,18 +202,24 @@ class FedStack(Method):
         clusters = super().admit(clusters, coming, replace(context, initial=clusters.state.whole), ask)
         assigned = [c for c in context.clients if c in coming and c not in clusters.unassigned]
         stack = {client: rows for client, rows in clusters.state.stack.items() if client not in coming}
+        if self.layout == "aligned":
+            return self.handed_round(clusters.remembering(replace(clusters.state, stack=stack)), assigned, ask)
         stack |= self.predictions(assigned, context, ask, "stack")
         return clusters.remembering(replace(clusters.state, stack=stack))
 
     # What clients do
 
-    def network_trained(self, context: RoundContext, ask: Ask, phase: str) -> TrainedClients:
-        """Clients train their networks from the start that all of one architecture share."""
+    def network_trained(self, context: RoundContext, ask: Ask, phase: str, joins: bool = False) -> TrainedClients:
+        """Clients train their networks from the start that all of one architecture share.
+
+        What leaves them is the last layer; aligned, the whole network, but of those who `join` later.
+        """
         training = context.training.model_copy(update={"local_epochs": self.epochs})
-        upload = "head" if self.signature == "head" else "nothing"
+        part = "head" if self.signature == "head" else "nothing"
+        upload = None if self.layout == "aligned" and not joins else part
         return ask(Train(upload=upload, training=training, spare=self.spare), to=context.clients, phase=phase)
 
-    def predictions(self, clients: Iterable[str], context: RoundContext, ask: Ask, phase: str) -> Stack:
+    def predictions(self, clients: Iterable[str], context: RoundContext, ask: Ask, phase: str) -> dict[str, Sent]:
         """What their networks say of their own training rows (of those spared, if any are), or of the public ones."""
         rows, labels = self.probe(context) or (None, None)
         answers = ask(Predict(start=LOCAL, on="train", spare=self.spare, rows=rows), to=clients, phase=phase)
@@ -193,10 +230,66 @@ class FedStack(Method):
             return None
         return labelled_rows(self.probe_file, context.input_shape, context.n_classes)
 
-    def signatures(self, trained: TrainedClients, stack: Stack) -> dict[str, np.ndarray]:
-        if self.signature == "head":
-            return {client: answer.weights for client, answer in trained.items()}
-        return {client: sent.values.ravel() for client, sent in stack.items()}
+    def handed_round(self, clusters: Clusters, clients: Iterable[str], ask: Ask) -> Clusters:
+        """Aligned: a cluster's networks go to its members, and what they all say of a member's rows comes back.
+
+        With public rows only how well they do comes back; whoever is served by networks must have been sent them.
+        """
+        if self.probe_file is not None:
+            ask({client: replace(self.served(clusters, client), on="train") for client in clients}, phase="stack")
+            return clusters
+        tasks = {}
+        for client in clients:
+            if seats := self.seats_of(clusters, client, empty=False):
+                tasks[client] = Predict(through=seats, output="below", on="train", spare=self.spare)
+        told = {client: Sent(a.values, a.labels) for client, a in ask(tasks, phase="stack").items()}
+        return clusters.remembering(replace(clusters.state, stack={**clusters.state.stack, **told}))
+
+    def signatures(self, trained: TrainedClients, stack: Stack, ask: Ask) -> dict[str, np.ndarray]:
+        if self.signature == "predictions":
+            return {client: sent.values.ravel() for client, sent in stack.items()}
+        heads = {}
+        for client, answer in trained.items():
+            layout = ask.engine.layout_of(client)
+            is_whole = len(answer.weights) == layout.size
+            heads[client] = answer.weights[layout.select("head")] if is_whole else answer.weights
+        return heads
+
+    # Aligned: whose networks a cluster's stacked model reads
+
+    def with_seats(self, clusters: Clusters, trained: TrainedClients, context: RoundContext) -> Clusters:
+        """Those of its members that were trained on the most rows, in the order of the clients."""
+        seated = {}
+        for k, members in clusters.members.items():
+            first = set(sorted(members, key=lambda c: -trained[c].n_samples)[: self.seats])
+            seated[k] = {c: (context.network_of[c], trained[c].weights) for c in members if c in first}
+        return clusters.remembering(replace(clusters.state, seated=seated))
+
+    def reseated(self, clusters: Clusters, trained: TrainedClients) -> Clusters:
+        """With the networks of those who have trained on, where they are still members."""
+        home, seated = clusters.cluster_of, {}
+        for k, seats in clusters.state.seated.items():
+            fresh = {c for c in seats if c in trained and home.get(c) == k}
+            seated[k] = {c: (name, trained[c].weights if c in fresh else old) for c, (name, old) in seats.items()}
+        return clusters.remembering(replace(clusters.state, seated=seated))
+
+    def seats_of(self, clusters: Clusters, client: str, empty: bool = True) -> Seats:
+        """The networks of a client's cluster and, for its stacked model, the seats that stay `empty`."""
+        taken = tuple(clusters.state.seated.get(clusters.cluster_of[client], {}).values())
+        return (*taken, *[None] * (self.seats - len(taken) if empty and taken else 0))
+
+    def aligned(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Stack:
+        """The rows that stacked models learn from, with zeros for empty seats: by client or, of public rows, by the
+        number of the cluster, whose networks the server asks itself."""
+        stack, public = clusters.state.stack, self.probe(context)
+        if public is not None:
+            seats = {str(k): self.seats_of(clusters, members[0], False) for k, members in clusters.members.items()}
+            tasks = {k: Predict(through=some, output="below", rows=public[0]) for k, some in seats.items() if some}
+            stack = {k: Sent(answer.values, public[1]) for k, answer in ask.server(tasks).items()}
+        width = self.seats * context.n_classes
+        return {
+            k: replace(s, values=np.pad(s.values, ((0, 0), (0, width - s.values.shape[1])))) for k, s in stack.items()
+        }
 
     # What the server makes of it
 
@@ -233,6 +326,11 @@ class FedStack(Method):
 
     def stacked(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Train the global stacked model, and from there the intermediate one of each cluster."""
+        if self.layout == "aligned":
+            starts = clusters.models if context.round else dict.fromkeys(clusters.members, context.initial)
+            groups = clusters.members if self.probe_file is None else {k: (str(k),) for k in clusters.members}
+            models = self.taught(groups, starts, self.aligned(clusters, context, ask), context, ask)
+            return self.measured(replace(clusters, models={**clusters.models, **models}), context, ask)
         everyone = {"all": context.clients}
         whole = self.taught(everyone, {"all": clusters.state.whole}, clusters.state.stack, context, ask)["all"]
         if len(clusters) == 1:
@@ -241,9 +339,7 @@ class FedStack(Method):
             starts = clusters.models if context.round else dict.fromkeys(clusters.members, whole)
             models = self.taught(clusters.members, starts, clusters.state.stack, context, ask)
         clusters = replace(clusters, models={**clusters.models, **models}, state=replace(clusters.state, whole=whole))
-        if context.is_evaluated:
-            self.measure(clusters, context, ask)
-        return clusters
+        return self.measured(clusters, context, ask)
 
     def taught(
         self,
@@ -270,15 +366,20 @@ class FedStack(Method):
             raise FedcladeError(f"a stacked model cannot be trained ({why}): lower method.stack_rate")
         return {group: trained[str(group)].weights if str(group) in trained else models[group] for group in groups}
 
-    def measure(self, clusters: Clusters, context: RoundContext, ask: Ask) -> None:
-        """How well clients' networks do alone, with the global stacked model behind them, and with their cluster's."""
+    def measured(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
+        """How well clients' networks do alone, with the global stacked model behind them (aligned: those of a cluster
+        before their stacked model has learned: a mean vote), and with their cluster's."""
+        if not context.is_evaluated:
+            return clusters
         clients, home = context.clients, clusters.cluster_of
-        whole = Predict(clusters.state.whole, through=LOCAL)
-        answers = {
-            "own": ask(Predict(start=LOCAL), to=clients, phase="measure"),
-            "global": ask(whole, to=clients, phase="measure"),
-            "cluster": ask({c: Predict(clusters.model_of(c), through=LOCAL) for c in clients}, phase="measure"),
-        }
+        now = {c: self.served(clusters, c) for c in clients}
+        tasks = {c: Predict(served.weights, start=served.start, through=served.through) for c, served in now.items()}
+        answers = {"own": ask(Predict(start=LOCAL), to=clients, phase="measure")}
+        if self.layout == "pooled" or self.stack_model == "correction":
+            shared = clusters.state.whole  # aligned, it is the initial one
+            told = ask({c: replace(t, weights=shared) if t.through else t for c, t in tasks.items()}, phase="measure")
+            answers["global" if self.layout == "pooled" else "vote"] = told
+        answers["cluster"] = ask(tasks, phase="measure")
 
         def of(members: Iterable[str]) -> dict[str, Any]:
             seen = [c for c in members if all(c in told for told in answers.values())]
@@ -293,6 +394,7 @@ class FedStack(Method):
         for client in clients:
             counts[list(clusters.members).index(home[client]), names.index(context.network_of[client])] += 1
         ask.record("architectures", networks=names, clusters=list(clusters.members), counts=counts)
+        return clusters
 
 
 def scores(answers: Sequence[Predicted], n_classes: int) -> dict[str, Any]:

@@ -270,16 +270,37 @@ def char_lstm(n_classes: int) -> nn.Module:
 class Correction(nn.Module):
     """A stacked model: the class probabilities that it reads, and a correction that is nothing before training.
 
-    Where there are only a few rows to learn from, it still says at least what the network below it said.
+    Where there are only a few rows to learn from, it still says at least what the network below it said; of several
+    networks, side by side, their mean. Seats without a network hold zeros.
     """
 
     def __init__(self, input_shape: Shape, n_classes: int) -> None:
         super().__init__()
+        self.seats = max(input_shape[0] // n_classes, 1)
         self.fc = nn.Linear(input_shape[0], HEAD_WIDTH)
         self.head = nn.Linear(HEAD_WIDTH, n_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, probabilities: Tensor) -> Tensor:
-        scores = probabilities.clamp(min=1e-6).log()  # as deep as -14: a quarter is of a size that layers like
-        return scores + self.head(self.fc(scores / 4).relu())
+        each = probabilities.unflatten(1, (self.seats, -1))
+        taken = each.sum(2, keepdim=True) > 0
+        count = taken.sum(1).clamp(min=1)
+        scores = each.clamp(min=1e-6).log() * taken  # as deep as -14: a quarter is of a size that layers like,
+        told = scores.flatten(1) / (4 * count.sqrt())  # and so is the whole, however many there are
+        return (each.sum(1) / count).clamp(min=1e-6).log() + self.head(self.fc(told).relu())
+
+
+class SideBySide(nn.Module):
+    """Several networks, and a clusters' one that reads the class probabilities of all of them."""
+
+    def __init__(self, below: Sequence[nn.Module | None], cluster: nn.Module) -> None:
+        super().__init__()
+        self.below = nn.ModuleList(network for network in below if network is not None)
+        self.is_taken = [network is not None for network in below]
+        self.cluster = cluster
+
+    def forward(self, x: Tensor) -> Tensor:
+        said = [network(x).float().softmax(1) for network in self.below]
+        turns = iter(said)
+        return self.cluster(torch.cat([next(turns) if taken else said[0] * 0 for taken in self.is_taken], 1))

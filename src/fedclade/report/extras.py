@@ -57,11 +57,13 @@ def stacking(run: Result) -> Section | None:
     names = {
         "own": "locally trained models",
         "global": "stacked over all clients",
+        "vote": "mean vote of the cluster's networks",  # aligned
         "cluster": "stacked over the cluster",
     }
     kept = {number: record["all"] for number, record in run.kept("stacking").items() if record["all"]}
     if not kept:
         return None
+    names = {which: name for which, name in names.items() if which in kept[max(kept)]}
     traces = [
         trace(
             "scatter",
