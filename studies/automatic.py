@@ -4,27 +4,17 @@
 
 Each line is a way to deal out data; for every seed all clients train once from the same model, and their last layers are
 clustered, as FedClust does. "Best in hindsight" is the highest adjusted Rand index that any cut of the same tree reaches.
-Beside it, what else could be compared: all weights; all updates after five rounds of averaging, as FL+HC does; or what
-clients send who train once on each half of their rows, by the rule of clade, which asks what repeats itself in both.
+Beside it, what else could be compared: all weights; all updates after five rounds of averaging, as FL+HC does; and the
+same with `halves`, for which clients also train on each half of their rows, so that what repeats itself decides.
 """
 
 import argparse
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-
-import fedclade
-from fedclade import About, Method, Train
-from fedclade.clustering.evidence import View, find_groups
-from fedclade.clustering.hierarchy import Tree, sweep
-from fedclade.clustering.scores import adjusted_rand
-from fedclade.data import federation_of
-from fedclade.data.federation import Federation
 
 SETTINGS = [
     ("mnist", "label-groups:4"),
@@ -47,79 +37,44 @@ SETTINGS = [
     ("motionsense", "iid"),
 ]
 TRAINING = {"local_epochs": 4, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5}
-ROWS = 150
 WARMUP = 5  # rounds of averaging, FL+HC's own
-WAYS = {
-    "head": "last layers",
-    "all": "all weights",
-    "rounds": f"all, after {WARMUP} rounds",
-    "head of halves": "two halves, last layers",
-    "all of halves": "two halves, all layers",
+ONCE, ALL, LATER = (
+    {"name": "fedclust"},
+    {"name": "fedclust", "layers": "all"},
+    {"name": "fl-hc", "warmup": WARMUP},
+)
+WAYS: dict[str, dict[str, Any]] = {
+    "last layers": ONCE,
+    "halves": {**ONCE, "halves": True},
+    "all weights": ALL,
+    "all weights, halves": {**ALL, "halves": True},
+    f"all, after {WARMUP} rounds": LATER,
+    f"all, after {WARMUP} rounds, halves": {**LATER, "halves": True},
 }
-Case = tuple[str, str, int, str | None]
 
 
-def one(case: Case) -> list[dict[str, Any]]:
-    """What every way finds."""
-    data, split, seed, data_dir = case
+def one(case: tuple[str, str, int, str, str | None]) -> dict[str, Any]:
+    import fedclade
+    from fedclade.clustering.hierarchy import Tree, sweep
+    from fedclade.clustering.scores import adjusted_rand
+
+    data, split, seed, way, data_dir = case
     clients = 30 if split == "adacfl-b" else 20
     model = "mlp" if data in ("motionsense", "digits") else "lenet5"
-    how: dict[str, Any] = {"model": model, "seed": seed, "training": TRAINING, "workers": 1, "evaluate_every": 0}
-    dealt: dict[str, Any] = {"split": split, "clients": clients, "data_dir": data_dir}
-    about = {"data": data, "split": split}
-    found = []
-    for way, rounds, method in (
-        ("head", 0, {"name": "fedclust", "layers": "head"}),
-        ("all", 0, {"name": "fedclust", "layers": "all"}),
-        ("rounds", WARMUP + 1, {"name": "fl-hc", "warmup": WARMUP}),
-    ):
-        result = fedclade.run(data, method=method, rounds=rounds, rows=ROWS, **dealt, **how)
-        record = result.last_kept("dendrogram")
-        groups = result.record["groups"]
+    rounds = WARMUP + 1 if WAYS[way]["name"] == "fl-hc" else 0
+    result = fedclade.run(
+        data, split=split, clients=clients, rows=150, model=model, method=WAYS[way], rounds=rounds, seed=seed,
+        training=TRAINING, workers=1, data_dir=data_dir, evaluate_every=0,
+    )  # fmt: skip
+    groups = result.record["groups"]
+    record, best = result.last_kept("dendrogram"), float("nan")
+    if record:  # where halves show no difference there is no tree
         truth = np.array([groups[client] for client in record["clients"]])
         best = max(adjusted_rand(truth, level.labels) for level in sweep(Tree(record["merges"], record["linkage"])))
-        found.append(about | {"way": way, **judged(truth, np.asarray(record["labels"])), "best": best})
-    whole = federation_of(data, seed=seed, **dealt).limited(ROWS, seed)
-    result = fedclade.run(halved(whole, seed), method=OfHalves(), rounds=0, **how)
-    truth = np.array([str(client.group) for client in whole.clients])
-    for layers, labels in result.last_kept("halves").items():
-        found.append(about | {"way": f"{layers} of halves", **judged(truth, np.asarray(labels))})
-    return found
-
-
-def judged(truth: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    return {"hidden": len(set(truth.tolist())), "found": int(labels.max()) + 1, "ari": adjusted_rand(truth, labels)}
-
-
-def halved(whole: Federation, seed: int) -> Federation:
-    """Each client as two, with half of its rows each; they are there twice, so that training is as long."""
-    clients = []
-    for number, client in enumerate(whole.clients):
-        order, count = np.random.default_rng([seed, number]).permutation(client.train), len(client.train)
-        for name, half in (("a", order[: count // 2]), ("b", order[count // 2 :])):
-            rows = np.sort(np.resize(half, count))
-            clients.append(replace(client, name=f"{client.name}{name}", train=rows))
-    return replace(whole, clients=tuple(clients))
-
-
-class OfHalves(Method):
-    """Who is alike by what both of its halves send: by the last layer alone, and by every layer as far as it repeats."""
-
-    about: ClassVar[About] = About("groups by updates of two halves", "ours")
-
-    def start(self, context: Any, ask: Any) -> Any:
-        trained = ask(Train(context.initial), to=context.clients)
-        moved = trained.stack() - context.initial
-        a, b = moved[::2], moved[1::2]
-        noise = np.ones((len(a), 2))  # all have as many rows
-        layers = {name: (a[:, place], b[:, place]) for name, place in context.layout.layers.items()}
-        head = {context.layout.head: layers[context.layout.head]}
-        labels = {
-            name: find_groups({"updates": View({"updates": some}, noise)}, context.seed).labels
-            for name, some in (("head", head), ("all", layers))
-        }
-        ask.record("halves", **labels)
-        return super().start(context, ask)
+    return {
+        "data": data, "split": split, "seed": seed, "way": way, "hidden": len(set(groups.values())),
+        "found": len(result.clusters), "ari": result.agreement["ari"], "best": best,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -129,9 +84,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    cases = [(data, split, seed, arguments.data_dir) for data, split in SETTINGS for seed in range(arguments.seeds)]
+    cases = [
+        (data, split, seed, way, arguments.data_dir)
+        for data, split in SETTINGS
+        for way in WAYS
+        for seed in range(arguments.seeds)
+    ]
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        rows = [row for found in pool.map(one, cases) for row in found]
+        rows = list(pool.map(one, cases))
     text = document(rows, arguments.seeds)
     print(text)
     if arguments.out:
@@ -141,11 +101,10 @@ def main() -> None:
 
 def document(rows: list[dict[str, Any]], seeds: int) -> str:
     by_way = {way: [row for row in rows if row["way"] == way] for way in WAYS}
-    heads, wholes, later = by_way["head"], by_way["all"], by_way["rounds"]
+    heads, heads_halved, wholes, wholes_halved, later, later_halved = by_way.values()
     gap, gain = mean(heads, "best") - mean(heads, "ari"), mean(heads, "ari") - mean(wholes, "ari")
-    alike = {way: [row for row in some if row["hidden"] == 1] for way, some in by_way.items()}
-    split = {way: sum(row["found"] > 1 for row in some) for way, some in alike.items()}
-    splits = ", ".join(f"{WAYS[way]} {count}" for way, count in split.items())
+    alike = [row for row in rows if row["hidden"] == 1]
+    plain, halved = ([row for row in alike if ("halves" in row["way"]) is is_halved] for is_halved in (False, True))
     return f"""# The automatic number of clusters
 
 Made by `make results-automatic` (20 or 30 clients, 150 rows each, {seeds} seeds; last layers after one local training, as
@@ -160,21 +119,23 @@ any other: one cluster is then right, with ARI 1.
 - Last layers against all weights (the claim that partial weights cluster better): {gain:+.3f} in mean ARI with the rule,
   {mean(heads, "best") - mean(wholes, "best"):+.3f} with the best cut in hindsight.
 
-## What else could be compared
+## Rounds, and two halves
 
-The same rule on all updates after {WARMUP} rounds of averaging, as FL+HC does (`fl-hc` with its own linkage); and the rule of
-[clade](../clade.md) on what clients send who train from the initial model once on each half of their rows, as long as on
-all of them. Each cell has the numbers of clusters found and the mean ARI.
+What is compared matters more than the rule. FL+HC (`fl-hc`) compares all updates after {WARMUP} rounds of averaging, by the same
+rule. With `halves = true` clients also train on each half of their rows, and the number is found as in [clade](../clade.md),
+by what repeats itself in both halves. Each cell has the numbers of clusters found and the mean ARI.
 
 {side_by_side(by_way)}
 
-- Rounds of averaging bring out what the initial model hides: {share(later)} and {mean(later, "ari"):.3f} (the best cuts in
-  hindsight: {mean(later, "best"):.3f}), with no other rule and nothing more to train or send than FL+HC does.
-- Two halves, for which everybody trains twice and sends twice as much, do not: in last layers they have no more than the
-  whole has, and of all layers half the rows say too little. So the methods keep their rule. `clade` asks the halves for sums
-  over rows in place of updates, where labels can be set apart ([groups.md](groups.md)).
-- Clients that are alike, of {len(alike["head"])} runs each, were split in: {splits}.
+- Last layers: halves add {mean(heads_halved, "ari") - mean(heads, "ari"):+.3f} in mean ARI; what is not there cannot repeat itself.
+- All weights after one training: {mean(wholes_halved, "ari") - mean(wholes, "ari"):+.3f}; turned images show in the first layers.
+- All updates after {WARMUP} rounds: {mean(later_halved, "ari") - mean(later, "ari"):+.3f}.
+- Clients that are alike were split in {splits(plain)} runs without halves, in {splits(halved)} with them.
 """
+
+
+def splits(rows: list[dict[str, Any]]) -> str:
+    return f"{sum(row['found'] > 1 for row in rows)} of {len(rows)}"
 
 
 def against_hindsight(heads: list[dict[str, Any]], wholes: list[dict[str, Any]]) -> str:
@@ -194,11 +155,11 @@ def against_hindsight(heads: list[dict[str, Any]], wholes: list[dict[str, Any]])
 
 
 def side_by_side(by_way: dict[str, list[dict[str, Any]]]) -> str:
-    lines = [f"| data | split | hidden | {' | '.join(WAYS.values())} |", "|---" * (3 + len(WAYS)) + "|"]
-    cell: Callable[[list[dict[str, Any]]], str] = lambda some: f"{counts(some)}: {mean(some, 'ari'):.2f}"  # noqa: E731
+    lines = [f"| data | split | hidden | {' | '.join(WAYS)} |", "|---" * (3 + len(WAYS)) + "|"]
     for data, split in SETTINGS:
         mine = [of_case(some, data, split) for some in by_way.values()]
-        lines.append(f"| {data} | {split} | {mine[0][0]['hidden']} | {' | '.join(map(cell, mine))} |")
+        cells = [f"{counts(some)}: {mean(some, 'ari'):.2f}" for some in mine]
+        lines.append(f"| {data} | {split} | {mine[0][0]['hidden']} | {' | '.join(cells)} |")
     sums = [f"{share(some)}, {mean(some, 'ari'):.3f}" for some in by_way.values()]
     lines.append(f"| count right, mean ARI | | | {' | '.join(sums)} |")
     return "\n".join(lines)
