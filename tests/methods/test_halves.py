@@ -17,6 +17,7 @@ from fedclade.data.federation import Federation
 from fedclade.methods.fedclust import FedClust
 from fedclade.methods.fl_hc import FLHC
 from fedclade.models.assigned import Networks
+from fedclade.report.groups import groups
 from harness import TRAINING, TWO, Scripted, Session, parts, two
 from synthetic import planted
 
@@ -43,6 +44,9 @@ def test_groups_of_labels_are_found_and_recorded(method: dict[str, Any], rounds:
         assert (np.asarray(told["margins"]) > 0).all()
         assert result.last_kept("dendrogram")["linkage"] == "ward"
         assert result.last_kept("proximity")["matrix"].shape == (12, 12)
+    section = groups(result)
+    assert section is not None
+    assert "3 groups that differ in what training changes" in section.words
 
 
 def of_unlike_sizes(seed: int) -> Federation:
