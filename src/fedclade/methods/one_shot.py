@@ -252,7 +252,7 @@ class ByDistance(OneShot, CutTree):
         places = context.layout.layers if self.upload is None else {context.layout.head: slice(None)}
         layers = {name: (a[:, place], b[:, place]) for name, place in places.items()}
         sizes = np.array([(rows[client] // 2, -(-rows[client] // 2)) for client in asked])
-        view = View({"layers": layers}, 1 / np.maximum(sizes, 1))
+        view = View({"layers": layers}, 1 / np.clip(sizes, 1, task.length))  # the variance of their noise
         found = find_groups({"updates": view}, context.seed, clear=CLEAR, slack=SLACK)
         record(found, asked, np.arange(len(asked)), ask, measure="distance of updates of two halves")
         return dict(zip(asked, found.labels.tolist(), strict=True))
