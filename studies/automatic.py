@@ -46,7 +46,7 @@ ONCE, ALL, LATER = (
 )
 WAYS: dict[str, dict[str, Any]] = {
     "last layers": ONCE,
-    "halves": {**ONCE, "halves": True},
+    "last layers, halves": {**ONCE, "halves": True},
     "all weights": ALL,
     "all weights, halves": {**ALL, "halves": True},
     f"all, after {WARMUP} rounds": LATER,
@@ -133,9 +133,9 @@ by what repeats itself in both halves. Each cell has the numbers of clusters fou
 
 {side_by_side(by_way)}
 
-- Last layers: halves add {once_halved - once:+.3f} in mean ARI; what is not there cannot repeat itself.
-- All weights after one training: {every_halved - every:+.3f}; turned images show in the first layers.
-- All updates after {WARMUP} rounds: {later_halved - later:+.3f}.
+- Halves change the mean ARI of last layers by {once_halved - once:+.3f}: what is not there cannot repeat itself.
+  Of all weights after one training: {every_halved - every:+.3f}, for turned images show in the first layers.
+  Of all updates after {WARMUP} rounds: {later_halved - later:+.3f}.
 - Clients that are alike were split in {splits(plain)} runs without halves, in {splits(halved)} with them.
 """
 
