@@ -388,7 +388,7 @@ class Ask:
             return
         self.answered.add(client)
         self._enter(client, phase, "up", pack(answer, layout).nbytes)
-        if isinstance(answer, Trained):
+        if isinstance(answer, Trained) and (phase == "train" or client not in self.trained_to_serve):
             self.trained[client] = replace(answer, weights=NOTHING, control=None)
             if phase == "train":
                 self.trained_to_serve.add(client)

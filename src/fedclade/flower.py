@@ -554,7 +554,7 @@ def refuse_if_unanswerable(task: Task) -> None:
         "statistics of its rows or predictions": not isinstance(task, Train | Evaluate),
         "a model that it keeps": bool(getattr(task, "start", "")) or getattr(task, "weights", 0) is None,
         "a part of its layers": getattr(task, "layers", None) is not None,
-        "a part of its rows": getattr(task, "spare", 0.0) > 0,
+        "a part of its rows": getattr(task, "spare", 0.0) > 0 or getattr(task, "half", 0) > 0,
         "training in a way of its own": getattr(task, "training", None) is not None
         or any(getattr(task, name, None) is not None for name in ("centre", "linear", "then", "rows", "adapt")),
     }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedclade.clustering.evidence import Evidence, counts_differ, explained, find_groups, margins_of
+from fedclade.clustering.evidence import Evidence, View, counts_differ, explained, find_groups, margins_of
 from fedclade.clustering.scores import adjusted_rand
 from fedclade.clustering.views import Statistics, Told
 
@@ -187,3 +187,41 @@ def test_margins_by_hand() -> None:
     points = np.array([[0.0], [2.0], [10.0], [12.0]])
     margins = margins_of(points @ points.T, np.array([0, 0, 1, 1]))
     assert margins == pytest.approx([1 - 1 / 11, 1 - 1 / 9, 1 - 1 / 9, 1 - 1 / 11])
+
+
+def in_layers(random: np.random.Generator, centres: np.ndarray, groups: np.ndarray, noise: float) -> dict[str, View]:
+    """Two halves of clients of these groups, in one layer that shows them and one of noise."""
+    size = (len(groups), centres.shape[1])
+    shows = tuple(centres[groups] + noise * random.normal(size=size) for _ in range(2))
+    hides = tuple(random.normal(size=size) for _ in range(2))
+    return {"updates": View({"layers": {"shows": shows, "hides": hides}}, np.ones((len(groups), 2)))}  # type: ignore[dict-item]
+
+
+def test_with_slack_the_surest_number_counts_where_halves_are_noisy() -> None:
+    """Of four groups the fewest clusters that tell more than clouds are often two or three."""
+    groups = np.arange(20) % 4
+    right = {None: 0, 0.5: 0}
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        views = in_layers(random, 0.8 * random.normal(size=(4, 100)), groups, 1.5)
+        for slack in right:
+            found = find_groups(views, seed, slack=slack, n_permutations=299, n_clouds=99)
+            right[slack] += bool(adjusted_rand(groups, found.labels) == 1)
+    assert right[0.5] >= 9 > 6 > right[None]
+
+
+def test_with_slack_groups_that_are_explained_are_not_cut_further() -> None:
+    groups = np.arange(20) % 2
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        centres = random.normal(size=(2, 30)) * np.linspace(3, 0.1, 30)
+        assert find_groups(in_layers(random, centres, groups, 0.3), seed, slack=0.5).n_clusters == 2
+
+
+def test_with_slack_clients_that_are_alike_stay_together() -> None:
+    splits = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        views = in_layers(random, np.zeros((1, 40)), np.zeros(12, int), 1.0)
+        splits += find_groups(views, seed, slack=0.5, clear=0.1, n_permutations=299, n_clouds=99).n_clusters > 1
+    assert splits <= 3

@@ -73,6 +73,7 @@ def test_flower_and_local_agree_bit_for_bit(tmp_path: Path) -> None:
             ("fedavg", {}),
             ("fedclust", {"n_clusters": 2}),
             ("ifca", {"n_clusters": 2}),
+            ("fl-hc", {"halves": True, "warmup": 0}),
         ):
             states = []
             for kind, engine in engines.items():

@@ -221,7 +221,9 @@ class ClientRuntime:
             starts = [self._compose(client, task, candidate) for candidate in (task.candidates or (None,))]
             fits = [losses(network, start, rows[client])[0].mean() for start in starts] if len(starts) > 1 else [0.0]
             chosen[client] = int(np.argmin(fits))
-            batches = batches_of(rows[client].places, training, stream(self.seed, "batches", client, round))
+            # The halves of a client have an order each: noise that they shared would look like something real.
+            purpose = f"batches of half {task.half}" if task.half else "batches"
+            batches = batches_of(rows[client].places, training, stream(self.seed, purpose, client, round))
             before = task.epochs_before * len(batches) // max(training.local_epochs, 1)
             still = network.layout.others(task.trains)
             start, responsible[client] = settled(network, starts[chosen[client]], rows[client])
@@ -352,6 +354,8 @@ class ClientRuntime:
         held = self.held(client)
         if not isinstance(task, Train) and task.on == "test":
             return held.test
+        if isinstance(task, Train) and task.half:
+            return self._half(client, task)
         if not task.spare or len(held.train) < 2:  # who has one row must train on it
             return held.train
         spared = min(max(round(task.spare * len(held.train)), 1), len(held.train) - 1)
@@ -360,6 +364,15 @@ class ClientRuntime:
         if isinstance(task, Train) and task.refill:
             chosen = np.resize(chosen, len(held.train))  # from the first one on, again
         return held.train[np.sort(chosen)]
+
+    def _half(self, client: str, task: Train) -> np.ndarray:
+        """The rows of one half, of those that are not spared."""
+        whole = np.unique(self._places(client, replace(task, half=0)))
+        if len(whole) < 2:
+            raise ValueError("one row has no halves")
+        order, middle = stream(self.seed, "halves", client).permutation(len(whole)), len(whole) // 2
+        part = order[:middle] if task.half == 1 else order[middle:]
+        return whole[np.sort(np.resize(part, task.length or len(whole)))]
 
     def _compose(self, client: str, task: Train | Evaluate | Predict, sent: np.ndarray | None) -> np.ndarray:
         """The weights to work with: what was sent, over what the client remembers."""

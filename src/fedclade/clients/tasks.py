@@ -130,6 +130,8 @@ class Train:
     labels: np.ndarray | None = None
     spare: float = 0.0  # the share of the client's training rows that is not trained on
     refill: bool = False  # others are trained on twice in place of those spared, so that training is as long
+    half: int = 0  # 1, 2: train on the first or the second half of the rows only, dealt at random; 0: on all of them
+    length: int = 0  # of a half: as if it were so many rows, the first ones again where there are fewer; 0: all rows
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
     outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.

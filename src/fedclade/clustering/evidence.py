@@ -34,6 +34,7 @@ CLEARER = 0.5  # the same inside clusters that another view has shown
 CLEARLY = 0.1  # by which another picture must be clearer than the first
 PRUNE = 0.05  # the chance to look for more clusters where members are alike
 GAIN = 0.02  # by which more clusters must be clearer
+COMPLETE = 0.98  # of the real spread: nothing is left to explain
 MOST = 50  # clusters
 MANY = 200  # clients, whose trees take time: fewer clouds do
 
@@ -65,6 +66,17 @@ class View:
         """How far clients are from their mean in the first picture, root mean square, free of the halves' noise."""
         products = [np.trace(Halves.of(*pair).ab) for pair in next(iter(self.pictures.values())).values()]
         return float(np.sqrt(max(sum(products), 0.0) / max(len(self.noise) - 1, 1)))
+
+
+@dataclass(frozen=True)
+class How:
+    """How sure one must be, and how many draws that is judged by."""
+
+    level: float  # the chance to find that clients differ in one view although they are alike
+    beta: float
+    n_permutations: int
+    n_clouds: int
+    slack: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,13 +137,18 @@ def find_groups(
     clear: float = CLEAR,
     n_permutations: int = 999,
     n_clouds: int | None = None,
+    slack: float | None = None,
 ) -> Evidence:
-    """The clusters of clients, from both halves' statistics in every view."""
+    """The clusters of clients, from both halves' statistics in every view.
+
+    A step goes to the fewest clusters that explain more than clouds; with `slack`, to the fewest of which it is almost
+    as sure (so many standard deviations) as of any.
+    """
     random = np.random.default_rng(seed)
     n = len(next(iter(views.values())).noise)
     n_clouds = n_clouds or (199 if n <= MANY else 99)
-    level = alpha / max(len(views), 1)
-    looks = {name: clearest(view, random, level, beta, n_permutations, n_clouds) for name, view in views.items()}
+    how = How(alpha / max(len(views), 1), beta, n_permutations, n_clouds, slack)
+    looks = {name: clearest(view, random, how) for name, view in views.items()}
     one = np.zeros(n, np.int64)
     p = min(1.0, len(views) * min(look.p for look in looks.values()))
     if p > alpha or n < 4:
@@ -141,7 +158,7 @@ def find_groups(
         return Evidence(one, "no clear groups", p, (), looks, np.ones(n))
     labels, used = looks[grouped[0]].labels, [grouped[0]]
     for name in [name for name in views if name != grouped[0]]:
-        finer = _inside(labels, views[name], random, level, beta, n_permutations, n_clouds)
+        finer = _inside(labels, views[name], random, how)
         if finer.max() > labels.max():
             labels, used = finer, [*used, name]
     seen = [looks[name].products for name in used if len(looks[name].products)]
@@ -149,33 +166,29 @@ def find_groups(
     return Evidence(in_order(labels), "groups", p, tuple(used), looks, margins)
 
 
-def _inside(
-    labels: np.ndarray, view: View, random: np.random.Generator, level: float, beta: float, n: int, n_clouds: int
-) -> np.ndarray:
+def _inside(labels: np.ndarray, view: View, random: np.random.Generator, how: How) -> np.ndarray:
     """Clusters divided further where another view shows groups in them."""
     finer = labels * (len(labels) + 1)
     for cluster in range(labels.max() + 1):
         members = np.flatnonzero(labels == cluster)
         if len(members) < 4:
             continue
-        look = clearest(view.of(members), random, level, beta, n, n_clouds)
+        look = clearest(view.of(members), random, how)
         if look.clearness >= CLEARER:
             finer[members] += look.labels
     return in_order(finer)
 
 
-def clearest(
-    view: View, random: np.random.Generator, level: float, beta: float, n_permutations: int, n_clouds: int
-) -> Look:
+def clearest(view: View, random: np.random.Generator, how: How) -> Look:
     """The first picture, unless another shows groups much more clearly; they are tested together."""
     every = {(picture, name): pair for picture, layers in view.pictures.items() for name, pair in layers.items()}
-    p, z, spread = differ(every, view.noise, random, n_permutations)
+    p, z, spread = differ(every, view.noise, random, how.n_permutations)
     if view.counts is not None:
-        p = counts_differ(view.counts, random, n_permutations)
-    looks, matters = [], view.spread >= view.least
+        p = counts_differ(view.counts, random, how.n_permutations)
+    looks = []
     for picture, layers in view.pictures.items():
         far, noise = ({name: of[picture, name] for name in layers} for of in (z, spread))
-        looks.append(look_at(picture, layers, p, far, noise, random, level, beta, n_clouds, matters))
+        looks.append(look_at(picture, layers, p, far, noise, random, how, view.spread >= view.least))
     return max(looks, key=lambda look: look.clearness + CLEARLY * (look is looks[0]))
 
 
@@ -186,9 +199,7 @@ def look_at(
     z: Mapping[str, float],
     spread: Mapping[str, float],
     random: np.random.Generator,
-    level: float,
-    beta: float,
-    n_clouds: int,
+    how: How,
     matters: bool = True,
 ) -> Look:
     """Steps 2 to 4 for one picture; of one that does not matter, step 2."""
@@ -202,7 +213,7 @@ def look_at(
     reliability = float(np.trace(ab) / max(np.trace(mean), 1e-300))
     n = len(mean)
     most = min(n // 2, MOST)
-    if p > level or most < 2 or reliability <= 0 or not matters:
+    if p > how.level or most < 2 or reliability <= 0 or not matters:
         return Look(picture, p, z, weights, counts, reliability, np.zeros(n, np.int64))
     tree = ward(mean)
     curve = {1: 0.0} | {c: explained(ab, cut(tree, c)) for c in range(2, most + 1)}
@@ -210,14 +221,15 @@ def look_at(
     k, clearness = 1, 0.0
     usual: dict[int, float] = {}
     while k < most and alike_inside(ab, cut(tree, k), random) <= PRUNE:
-        step, means = next_step(tree, mean, k, most, random, beta, n_clouds)
+        step, means = next_step(tree, mean, k, most, random, how)
         usual = usual or means
         if step is None:
             break
         # Of all cuts up to there, the first that is no less clear than the next.
         cuts = range(k + 1, step.n_clusters + 1)
         clear = {c: min((curve[c] - usual[c]) / max(1 - usual[c], 1e-9), 1.0) for c in cuts}
-        to = next(c for c in cuts if c == step.n_clusters or clear[c] >= clear[c + 1] - GAIN)
+        enough = COMPLETE if how.slack is not None else np.inf  # the fewest clusters need no such stop
+        to = next(c for c in cuts if c == step.n_clusters or clear[c] >= clear[c + 1] - GAIN or curve[c] >= enough)
         if steps and clear[to] < clearness + GAIN:
             break
         steps, k, clearness = [*steps, replace(step, n_clusters=to)], to, clear[to]
@@ -280,27 +292,28 @@ def counts_differ(counts: np.ndarray, random: np.random.Generator, n: int) -> fl
 
 
 def next_step(
-    tree: np.ndarray, products: np.ndarray, k: int, most: int, random: np.random.Generator, beta: float, n_clouds: int
+    tree: np.ndarray, products: np.ndarray, k: int, most: int, random: np.random.Generator, how: How
 ) -> tuple[Step | None, dict[int, float]]:
-    """The fewest clusters beyond k that explain more than clouds inside the k would; and what those explain."""
+    """More clusters than k that explain more than clouds inside the k would, as `find_groups` says which; and what
+    those explain."""
     labels = cut(tree, k)
     parts = [products[np.ix_(members, members)] for members in (np.flatnonzero(labels == c) for c in range(k))]
     spectra = [spectrum(part) for part in parts if len(part) > 1]
     seen = np.cumsum(gains(tree)[k - 1 : most - 1])
-    clouds = np.empty((n_clouds, len(seen)))
+    clouds = np.empty((how.n_clouds, len(seen)))
     for cloud in clouds:
         inside = np.sort(np.concatenate([gains(ward(turned(values, random))) for values in spectra]))[::-1]
         cloud[:] = np.cumsum(inside[: len(seen)])
     scale = np.maximum(clouds.std(0), 1e-9 * np.trace(products))
     beyond = (seen - clouds.mean(0)) / scale
     tops = ((clouds - clouds.mean(0)) / scale).max(1)
-    needed = float(np.sort(tops)[::-1][int(beta * (n_clouds + 1)) - 1])
+    needed = float(np.sort(tops)[::-1][int(how.beta * (how.n_clouds + 1)) - 1])
     means = dict(zip(range(k + 1, most + 1), (clouds.mean(0) / np.trace(products)).tolist(), strict=True))
     far = np.flatnonzero(beyond > needed)
     if not len(far):
         return None, means
-    first = int(far[0])
-    p = float((1 + (tops >= beyond[first]).sum()) / (n_clouds + 1))
+    first = int(far[0] if how.slack is None else np.argmax(beyond >= beyond.max() - how.slack))
+    p = float((1 + (tops >= beyond[first]).sum()) / (how.n_clouds + 1))
     return Step(k + 1 + first, float(beyond[first]), needed, p), means
 
 

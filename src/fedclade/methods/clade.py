@@ -22,6 +22,7 @@ from fedclade.clustering.evidence import Evidence
 from fedclade.clustering.many import AT_ONCE, Centres, find_groups_of
 from fedclade.clustering.views import Statistics, is_told_enough, overlap_of_classes
 from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
+from fedclade.methods.evidence import record
 from fedclade.models.weights import average
 
 Told = Mapping[str, np.ndarray]
@@ -149,7 +150,8 @@ class Clade(Method):
         counts = np.stack([np.asarray(one["counts"], np.float64) for one in told.values()])
         overlap = overlap_of_classes(counts, found.labels)
         shares_body = found.n_clusters > 1 and not self.are_apart(found, overlap, context)
-        record(found, clients, seen, ask, overlap, shares_body)
+        shown = looks[found.views[0]].picture if found.views and found.views[0] == "labels" else "features"
+        record(found, clients, seen, ask, measure=f"distance of {shown}", overlap=overlap, shares_body=shares_body)
         known = Known(
             told,
             found.views,
@@ -272,34 +274,3 @@ def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tup
     squares = np.concatenate([centres.squares(part)[0] for part in parts])
     limit = ROOM * float(np.sqrt(max(at_home.max(initial=0.0), 1e-3)))
     return np.sqrt(np.maximum(squares, 0.0)), limit, members[shown].tolist()
-
-
-def record(found: Evidence, clients: list[str], seen: np.ndarray, ask: Ask, overlap: float, shares_body: bool) -> None:
-    """Everything that was decided, and by what; distances and tree are those of the clients that were looked at."""
-    looks = [
-        {
-            "view": view,
-            "picture": look.picture,
-            "p": look.p,
-            "z": dict(look.z),
-            "weights": dict(look.weights),
-            "reliability": look.reliability,
-            "clusters": look.n_clusters,
-            "clearness": look.clearness,
-            "explained": dict(look.explained),
-            "usual": dict(look.usual),
-            "steps": [[step.n_clusters, step.beyond, step.needed, step.p] for step in look.steps],
-        }
-        for view, look in found.looks.items()
-    ]
-    told = {"why": found.why, "p": found.p, "views": list(found.views), "clusters": found.n_clusters}
-    told |= {"overlap": overlap, "shares_body": shares_body}
-    ask.record("groups", **told, looks=looks, clients=clients, labels=found.labels, margins=found.margins)
-    shown = found.looks[found.views[0]] if found.views else max(found.looks.values(), key=lambda look: -look.p)
-    if len(shown.products):
-        squares = np.diag(shown.products)
-        apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * shown.products, 0.0))
-        measure = f"distance of {shown.picture if found.views and found.views[0] == 'labels' else 'features'}"
-        who, labels = [clients[place] for place in seen], found.labels[seen]
-        ask.record("proximity", matrix=apart, clients=who, measure=measure)
-        ask.record("dendrogram", merges=shown.merges, clients=who, linkage="ward", labels=labels)

@@ -5,6 +5,7 @@ The skeleton is told here once: ask, distances, tree, cut, record. A method says
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -12,16 +13,21 @@ from pydantic import Field, model_validator
 
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Layers, Train
+from fedclade.clustering.evidence import View, find_groups
 from fedclade.clustering.hierarchy import Tree, agglomerate
 from fedclade.clustering.large import agglomerate_rows
+from fedclade.clustering.many import EXACT
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.methods.base import Clusters, Count, Method, Placement, RoundContext, nearest, nobody_answered, remembered
+from fedclade.methods.evidence import record
 
 Threshold = Annotated[float, Field(ge=0)] | Literal["auto"] | None
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
 Signals = Mapping[str, Any]  # what each client is compared by
 
 LOOKED_AT = 10_000  # pairs of a client and a cluster, to know how far members are from home
+# Updates of halves are noisier than sums over rows: here the surest number of clusters counts, and less clear ones.
+SLACK, CLEAR = 0.5, 0.1  # as in `clustering.evidence`
 
 
 @remembered
@@ -106,6 +112,10 @@ class OneShot(Method):
         """The label of each client."""
         raise NotImplementedError
 
+    def labels(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> np.ndarray:
+        """The same where more must be asked of clients, who trained from `start`."""
+        return self.group(signals, context, ask)
+
     def kept(self, clusters: Clusters, signals: Signals, start: np.ndarray) -> Any:
         """What newcomers will be compared with; it has the model `start`, from which they will train."""
         centres = {k: np.mean([signals[c] for c in members], axis=0) for k, members in clusters.members.items()}
@@ -124,7 +134,7 @@ class OneShot(Method):
 
     def grouped(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> Clusters:
         """The clusters of those who have a signal; they begin with the model `start`."""
-        labels = self.group(signals, context, ask)
+        labels = self.labels(signals, start, context, ask)
         clusters = Clusters.from_labels(list(signals), labels, start)
         clusters = clusters.remembering(self.kept(clusters, signals, start))
         farthest = self.at_home(clusters, signals, context)
@@ -188,6 +198,13 @@ class ByDistance(OneShot, CutTree):
 
     linkage: Linkage = "average"
     metric: Literal["euclidean", "l1", "cosine"] = "euclidean"  # how far two clients are apart
+    halves: bool = False  # find the number by what repeats in both halves of clients' rows: two more trainings of each
+
+    @model_validator(mode="after")
+    def _halves_find_the_number(self) -> Self:
+        if self.halves and self.threshold != "auto":
+            raise ValueError("halves = true finds the number of clusters: leave threshold and n_clusters out")
+        return self
 
     @model_validator(mode="after")
     def _ward_is_euclidean(self) -> Self:
@@ -203,6 +220,42 @@ class ByDistance(OneShot, CutTree):
         shown = [names[k] for k in found.shown]
         record_tree(ask, found.tree, found.labels[found.shown], shown, found.distances, self.measure)
         return found.labels
+
+    def labels(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> np.ndarray:
+        """By both halves of those who have them, of very many clients of some; the others join the nearest cluster."""
+        if not self.halves:
+            return self.group(signals, context, ask)
+        found = self.found_by_halves(list(signals), start, context, ask)
+        if not found:
+            return np.zeros(len(signals), np.int64)
+        clusters = Clusters.from_labels(list(found), np.array(list(found.values())), start)
+        centres = self.kept(clusters, signals, start)
+        homes = clusters.cluster_of
+        far = {client: self.far(signal, centres, context) for client, signal in signals.items() if client not in homes}
+        return np.array([homes[client] if client in homes else nearest(far[client]) for client in signals])
+
+    def found_by_halves(self, clients: list[str], start: np.ndarray, context: RoundContext, ask: Ask) -> dict[str, int]:
+        """The clusters of those who could train on each half of their rows, all of them for as long as the median
+        client trains on all of its own: who trains longer goes further."""
+        drawn = context.random("halves").permutation(len(clients))[:EXACT]
+        asked = [clients[place] for place in sorted(drawn)]
+        rows = {client: ask.trained[client].n_samples for client in asked}
+        task = Train(start, upload=self.upload, save="", length=int(np.median(list(rows.values()))))
+        halves = []
+        for half in (1, 2):
+            trained = ask(replace(task, half=half), to=asked, phase="cluster")
+            halves.append(self.signals(trained, start, context, ask, None))
+            asked = list(halves[-1])
+        if not asked:
+            return {}
+        a, b = (np.stack([half[client] for client in asked]) for half in halves)
+        places = context.layout.layers if self.upload is None else {context.layout.head: slice(None)}
+        layers = {name: (a[:, place], b[:, place]) for name, place in places.items()}
+        sizes = np.array([(rows[client] // 2, -(-rows[client] // 2)) for client in asked])
+        view = View({"layers": layers}, 1 / np.clip(sizes, 1, task.length))  # the variance of their noise
+        found = find_groups({"updates": view}, context.seed, clear=CLEAR, slack=SLACK)
+        record(found, asked, np.arange(len(asked)), ask, measure="distance of updates of two halves")
+        return dict(zip(asked, found.labels.tolist(), strict=True))
 
     def far(self, signal: np.ndarray, state: Centres, context: RoundContext) -> dict[int, float]:
         distances = distance_matrix(np.stack([signal, *state.centres.values()]), self.metric)[0, 1:]

@@ -1,4 +1,5 @@
-"""clade: whether clients differ, in what, why so many clusters, how sure each client's is, and what serves it."""
+"""Where halves of clients decide: whether clients differ, in what, why so many clusters, how sure each client's is; and
+what serves it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ WHY = {
     "no clear groups": "They differ, but form no clear groups, and share one model.",
     "groups": "",
 }
-SEEN = {"labels": "their labels", "features": "their rows of the same label"}
+SEEN = {"labels": "their labels", "features": "their rows of the same label", "updates": "what training changes"}
 
 
 def groups(run: Result) -> Section | None:
