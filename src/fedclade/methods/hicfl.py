@@ -5,9 +5,9 @@ Devices", IEEE TMC 2024.
 
 A cluster is due when some layer of every member turns steadily over the window (eqs. 12-15), which is looked at in
 every round. Its most stable member is the reference; whoever's update has a positive cosine with it stays on its side
-(eqs. 17, 18); every stable layer is tried. The paper has thousands of rows a client, and the trigger fire within about
-a dozen rounds; with few rows some member always has a noisy round, and nothing happens (docs/systems.md): our rule for
-the same loop is `agreement`.
+(eqs. 17, 18); every stable layer is tried. With thousands of rows a client and labels that are alike inside the groups
+the trigger fires within a dozen rounds; where clients have few rows, or few of most labels, some member always has a
+noisy round, and nothing happens (docs/systems.md): our rule for the same loop is `agreement`.
 """
 
 from collections.abc import Mapping
