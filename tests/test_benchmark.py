@@ -75,6 +75,10 @@ def test_what_is_known_from_another_machine_is_not_run_again(tmp_path: Path) -> 
     second.go(1)
     assert not list((tmp_path / "there").rglob("result.json"))
     pd.testing.assert_frame_equal(second.table()[first.table().columns], first.table())
+    fewer = Study.of({"title": "digits", "seeds": (0,), "settings": shared, "cells": cells[:1]})
+    third = Benchmark({"digits": fewer}, tmp_path / "there", told)
+    assert list(third.table()["method"]) == ["fedavg"]
+    assert sorted(third.everything()["method"]) == ["fedavg", "local"]  # what is known is not lost
     changed = Study.of({"title": "digits", "seeds": (0,), "settings": {**shared, "rounds": 2}, "cells": cells})
     assert len(Benchmark({"digits": changed}, tmp_path / "there", told).runs()) == 2  # other settings, other runs
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")

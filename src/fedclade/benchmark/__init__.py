@@ -124,6 +124,14 @@ class Benchmark:
             raise FedcladeError(f"no run of the benchmark in {self.out} has ended yet")
         return pd.DataFrame(rows)
 
+    def everything(self) -> "pd.DataFrame":
+        """The same, and what is known beyond what was asked for: a table may grow over days and machines."""
+        import pandas as pd
+
+        table = self.table()
+        here = set(table[["setting", "run", "seed"]].itertuples(index=False, name=None))
+        return pd.concat([table, pd.DataFrame([row for key, row in self.known.items() if key not in here])])
+
 
 def read_known(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The rows of a table that a benchmark wrote, by setting, run and seed."""
