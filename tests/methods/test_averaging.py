@@ -139,3 +139,5 @@ def test_scaffold_sends_twice_as_much_and_resumes(tmp_path: Path) -> None:
     assert np.array_equal(resumed.weights_for("c0"), whole.weights_for("c0"))
     with pytest.raises(FedcladeError, match="SGD"):
         fedclade.run(planted(), rounds=1, **settings, training={"optimizer": "adam"})
+    with pytest.raises(FedcladeError, match="averaged"):
+        fedclade.run(planted(), rounds=1, **settings, training={"averaged": 0.5})

@@ -3,8 +3,8 @@
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020 (option II).
 
 Each client keeps the mean gradient of its last training, the server that of all clients; both travel, so that twice
-as much is sent as by FedAvg, each way. Steps with momentum are counted by how far they go; with Adam they are no
-measure of gradients, so that SGD must train.
+as much is sent as by FedAvg, each way. Steps with momentum are counted by how far they go; with Adam, or averaged over
+epochs, they are no measure of gradients, so that plain SGD must train.
 """
 
 from dataclasses import replace
@@ -38,6 +38,8 @@ class Scaffold(Method):
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         if context.training.optimizer != "sgd":
             raise FedcladeError("method 'scaffold' needs SGD steps to know gradients: set training.optimizer=sgd")
+        if context.training.averaged:
+            raise FedcladeError("method 'scaffold' reads gradients off the last weights: leave training.averaged at 0")
         return super().start(context, ask).remembering(Control(np.zeros_like(context.initial)))
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
