@@ -1,6 +1,8 @@
 """The local engine: the same numbers whatever the number of workers, and failures that stay with their client."""
 
 import os
+import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import fedclade
+from fedclade.clients.memory import Memory
 from fedclade.clients.tasks import LOCAL, Describe, Evaluate, Failure, Predict, Train, Trained, Training
 from fedclade.data.federation import Federation
 from fedclade.engines.engine import TransportEngine
@@ -149,3 +152,16 @@ def test_an_unequal_federation_trains(tmp_path: Path, federation: Federation) ->
     assert all(isinstance(answer, Trained) for answer in answers.values())
     assert answers["c0"].n_samples == 1  # type: ignore[union-attr]
     engine.close()
+
+
+def test_workers_may_open_a_new_memory_at_the_same_time(tmp_path: Path) -> None:
+    """SQLite does not wait by itself where several want to set how a new database is journalled."""
+    other = sqlite3.connect(tmp_path / "memory.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("create table something (it)")
+    other.execute("begin immediate")
+    ends = threading.Timer(0.3, lambda: other.execute("commit"))
+    ends.start()
+    Memory(tmp_path).write("c0", LOCAL, np.ones(3, np.float32), 1)
+    ends.join()
+    assert np.array_equal(Memory(tmp_path).read("c0", LOCAL), np.ones(3))
+    other.close()

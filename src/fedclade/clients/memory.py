@@ -9,6 +9,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -61,7 +62,15 @@ class Memory:
         self.folder.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
         database.execute(f"pragma page_size = {PAGE}")
-        database.execute("pragma journal_mode = wal")  # whole after a power cut, durable after `flush`
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                database.execute("pragma journal_mode = wal")  # whole after a power cut, durable after `flush`
+                break
+            except sqlite3.OperationalError as error:  # several workers begin at once: SQLite does not wait for this
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
         database.execute("pragma synchronous = normal")
         database.execute(TABLE)
         return database
