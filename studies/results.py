@@ -246,7 +246,8 @@ def geotec(groups: str, rows: Rows) -> list[Claim | str]:
     found = [(name, row) for name, row in rows.items() if row["ari"] == row["ari"] and row["ari"] > 0.9]
     alone, average = rows["Local"], rows["FedAvg"]
     best = max(rows.values(), key=lambda row: row["accuracy_mean"])
-    grouped = max((row for _, row in found), key=lambda row: row["accuracy_mean"], default=None)
+    served = [row for name, row in found if name != "clade"]  # which picks what serves a client: not the group's model
+    grouped = max(served, key=lambda row: row["accuracy_mean"], default=None)
     lines: list[Claim | str] = [
         f"The groups by {groups} are found (ARI above .9) by {', '.join(name for name, _ in found) or 'nobody'}.",
         f"Ahead: {best['label']} with {best['accuracy_mean']:.1%}; FedAvg {average['accuracy_mean']:.1%}, training alone "
