@@ -9,6 +9,7 @@ import fedclade
 from fedclade.clustering.views import overlap_of_classes
 from fedclade.data.federation import Federation
 from fedclade.methods.clade import Clade
+from fedclade.report.groups import groups
 from synthetic import planted
 
 TRAINING = {"local_epochs": 1, "batch_size": 8, "learning_rate": 0.05, "momentum": 0.5}
@@ -58,6 +59,9 @@ def test_clusters_of_the_same_classes_or_with_one_sender_share_all_layers_but_th
         result = run("digits", tmp_path / str(seed), 3, split=split, **how)
         assert len(result.clusters) == 2
         assert result.last_kept("groups")["shares_body"] is shared
+        told = groups(result)
+        assert told is not None
+        assert ("share all layers but the last" in told.words) is shared
         one, other = (result.model_for(members[0]).state_dict() for members in result.clusters.values())
         first, *_, last = (name for name in one if name.endswith("weight"))
         assert np.array_equal(one[first], other[first]) is shared

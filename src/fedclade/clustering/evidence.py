@@ -106,6 +106,7 @@ class Look:
     clearness: float = 0.0
     merges: np.ndarray = field(default_factory=lambda: np.empty((0, 4)))
     products: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))  # of the halves' means, centred
+    matters: bool = True  # clients differ by enough for groups to be of use
 
     @property
     def n_clusters(self) -> int:
@@ -214,7 +215,7 @@ def look_at(
     n = len(mean)
     most = min(n // 2, MOST)
     if p > how.level or most < 2 or reliability <= 0 or not matters:
-        return Look(picture, p, z, weights, counts, reliability, np.zeros(n, np.int64))
+        return Look(picture, p, z, weights, counts, reliability, np.zeros(n, np.int64), matters=matters)
     tree = ward(mean)
     curve = {1: 0.0} | {c: explained(ab, cut(tree, c)) for c in range(2, most + 1)}
     steps: list[Step] = []

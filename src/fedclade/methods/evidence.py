@@ -15,6 +15,7 @@ def record(found: Evidence, clients: list[str], seen: np.ndarray, ask: Ask, *, m
             "view": view,
             "picture": look.picture,
             "p": look.p,
+            "matters": look.matters,
             "z": dict(look.z),
             "weights": dict(look.weights),
             "reliability": look.reliability,

@@ -15,6 +15,7 @@ WHY = {
     "no clear groups": "They differ, but form no clear groups, and share one model.",
     "groups": "",
 }
+SURE = 0.01  # the p-value from which on a difference is said to be sure
 SEEN = {"labels": "their labels", "features": "their rows of the same label", "updates": "what training changes"}
 
 
@@ -34,6 +35,13 @@ def groups(run: Result) -> Section | None:
             f"much nearer it is to its own group than to the next: {margins.mean():.2f} on average, "
             f"{margins.min():.2f} for {last['clients'][int(margins.argmin())]}."
         )
+    little = [look["view"] for look in last["looks"] if not look.get("matters", True) and look["p"] < SURE]
+    if little:
+        words += (
+            f" In {' and in '.join(SEEN.get(v, v) for v in little)} they differ for sure, but too little to matter."
+        )
+    if last.get("shares_body"):
+        words += " The groups share all layers but the last."
     views = [
         View(_curves(look), _told(look), {"round": str(number), "what differs": str(look["view"])})
         for number, record in kept.items()
