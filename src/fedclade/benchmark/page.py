@@ -180,7 +180,7 @@ def draw(table: "pd.DataFrame", path: Path) -> None:
     axes.set_yticks(list(places), [str(name) for name in ranks.index], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(
-        f"mean rank; left of the dotted line: not told apart from the best (critical difference {least:.1f})"
+        f"mean rank\nleft of the dotted line: not told apart from the best (critical difference {least:.1f})"
     )
     figure.tight_layout()
     figure.savefig(path)
