@@ -314,7 +314,7 @@ Made by `make results-small` on a {cores}-core CPU ({machine}), 3 seeds each, re
 `studies/small/`. They are cut to the size of a laptop (fewer rows and rounds than in the papers), so they test the claims, not
 the papers' numbers. All methods side by side are in [benchmark.md](benchmark.md); how well groups are found is told in
 [groups.md](results/groups.md) and [automatic.md](results/automatic.md); tables of the papers
-beside ours: [FedClust](results/fedclust-table1.md) (40 rounds; [three rows of it](results/fedclust-table1-200.md) at the paper's 200), [HiCFL](results/hicfl-table2.md), [FedSCCS](results/fedsccs-fig8.md); what one lying client can do, in [attacks.md](results/attacks.md).
+beside ours: [FedClust](results/fedclust-table1.md) (40 rounds; [five rows of it](results/fedclust-table1-200.md) at the paper's 200), [HiCFL](results/hicfl-table2.md), [FedSCCS](results/fedsccs-fig8.md); what one lying client can do, in [attacks.md](results/attacks.md).
 
 Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
 model), and of its **locally trained model**, the last that it trained itself. {legend}
