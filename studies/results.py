@@ -104,8 +104,10 @@ def hicfl_trigger(rows: Rows) -> list[Claim | str]:
     fired = mine["ari"] > 0.9
     when = f"round {mine['last_change']:.1f}" if mine["clusters"] > 1 else "never"
     return [
-        Claim("The trigger fires within a dozen rounds (paper: round 12)", when, judged(fired), _found(mine)),
-        above("HiCFL, the paper's rule, above FedAvg (paper: 7.8 points)", mine, average),
+        "The paper's numbers are of Non-IID-3, where labels vary inside the groups too, after 50 rounds; here labels are alike "
+        "inside them, and there are 14 rounds: so it is the rule that is tested, not those numbers.",
+        Claim("The trigger fires within a dozen rounds (paper's Non-IID-3: 12)", when, judged(fired), _found(mine)),
+        above("HiCFL, the paper's rule, above FedAvg (paper's Non-IID-3: 7.8 points)", mine, average),
         above("agreement above FedAvg", ours, average, _found(ours)),
     ]
 
