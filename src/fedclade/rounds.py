@@ -89,6 +89,7 @@ class Loop:
         self.last_seen: dict[str, dict[str, float]] = {}
         self.has_trained: set[str] = set()  # only their locally trained models count: others were for comparison
         self.has_answered: set[str] = set()
+        self.unmeasured: set[str] = set()  # whose locally trained model or rows may differ from those last measured
         self.seconds, self.cpu_seconds, self.bytes = 0.0, 0.0, {"up": 0, "down": 0}
         self.bad_rounds = 0
         self.watched = Watched()
@@ -110,7 +111,11 @@ class Loop:
         self.run.rewind(first - 1)
         if lost and clusters is not None:
             self._begin_from_clusters(lost, clusters, first - 1)
-            changed = {"memory": self.engine.remembered(), "remarks": self.remarks}
+            changed = {
+                "memory": self.engine.remembered(),
+                "remarks": self.remarks,
+                "unmeasured": sorted(self.unmeasured),
+            }
             self.run.write_checkpoint(first - 1, {**state, **changed})
         for number in count(first):
             if number > self.rounds:
@@ -154,6 +159,7 @@ class Loop:
 
     def _begin_from_clusters(self, lost: Sequence[tuple[str, str]], clusters: Clusters, round: int) -> None:
         names = listed(dict.fromkeys(client for client, _ in lost), 5)
+        self.unmeasured |= {client for client, _ in lost}
         self._remark(f"what {names} remembered was lost: they went on after round {round} from the cluster models")
         for client, slot in lost:
             model = clusters.models[clusters.cluster_of.get(client, next(iter(clusters.models)))]
@@ -232,6 +238,7 @@ class Loop:
     def _restored(self, state: Mapping[str, Any]) -> Clusters:
         self.last_seen, self.has_trained = dict(state["last_seen"]), set(state["has_trained"])
         self.has_answered, self.bad_rounds = set(state["has_answered"]), state["bad_rounds"]
+        self.unmeasured = set(state.get("unmeasured", self.has_trained))
         self.seconds, self.cpu_seconds, self.bytes = state["seconds"], state["cpu_seconds"], dict(state["bytes"])
         self.arrivals = {int(number): list(names) for number, names in state["arrivals"].items()}
         self.records, self.remarks = Counter(state["records"]), list(state["remarks"])
@@ -270,6 +277,7 @@ class Loop:
     ) -> None:
         self.has_trained |= self.ask.trained_to_serve
         self.has_answered |= self.ask.answered
+        self.unmeasured.update(self.ask.asked, self.calendar.newcomers(number))
         asked, answered = len(self.ask.asked), len(self.ask.answered)
         self.failed_most = asked > 0 and 2 * answered < asked
         self.bad_rounds = self.bad_rounds + 1 if self.failed_most else 0
@@ -278,9 +286,12 @@ class Loop:
             tasks = {client: serving.served(method, clusters, client) for client in self._evaluating(number)}
             self._see(self.ask(tasks, phase="measure"), "")
         if local:
-            trainers = [client for client in self.present if client in self.has_trained]
+            changed = self.has_trained & self.unmeasured  # the others would say the same again
+            trainers = [client for client in self.present if client in changed]
             answers = self.ask(Evaluate(start=LOCAL), to=trainers, phase="measure")
             self._see(answers, LOCAL_MODEL)
+            failed = {failure["client"] for failure in self.ask.failures}  # may be at work still: ask once more
+            self.unmeasured -= set(answers) - failed
         for entry in self.ask.ledger:
             if entry["phase"] not in UNCOUNTED:
                 self.bytes[entry["direction"]] += entry["bytes"]
@@ -292,6 +303,7 @@ class Loop:
             "last_seen": self.last_seen,
             "has_trained": sorted(self.has_trained),
             "has_answered": sorted(self.has_answered),
+            "unmeasured": sorted(self.unmeasured),
             "bad_rounds": self.bad_rounds,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
