@@ -11,10 +11,12 @@ import argparse
 import math
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import papers
+from claims import Claim, above, judged, points
 
 from fedclade.clients.objective import ACCURACY
 from fedclade.compare import Comparison, Study, compare
@@ -42,35 +44,6 @@ STUDIES = (
 Rows = dict[str, dict[str, Any]]
 
 SEE_AUTOMATIC = "[automatic.md](results/automatic.md) compares the two on 18 ways to deal out data"
-
-HOLDS, FAILS, UNCLEAR = "holds here", "does not hold here", "within what seeds differ by"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a paper says, what came out here, and whether they agree."""
-
-    words: str
-    here: str
-    verdict: str
-    more: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.words}: {self.here}: **{self.verdict}**{self.more}."
-
-
-def points(value: float) -> str:
-    return f"{100 * value:+.1f} points"
-
-
-def judged(holds: bool) -> str:
-    return HOLDS if holds else FAILS
-
-
-def above(words: str, mine: dict[str, Any], other: dict[str, Any], more: str = "") -> Claim:
-    """How far the cluster models of one method are above another's, and whether that is more than seeds differ."""
-    gain, std = mine["accuracy_mean"] - other["accuracy_mean"], max(mine["seeds_std"], other["seeds_std"])
-    return Claim(words, points(gain), judged(gain > 0) if abs(gain) > std else UNCLEAR, more)
 
 
 def hicfl(rows: Rows) -> list[Claim | str]:
@@ -299,7 +272,7 @@ def study_of(name: str, data_dir: str | None) -> Study:
 
 def sections_of(document: str) -> dict[str, tuple[str, list[str]]]:
     """The parts of a document made before, by the titles of their studies, and their lines of the overview."""
-    claims, *parts = document.split("\n## ")[1:]
+    claims, *parts = document.partition(f"\n{IN_SHORT}\n")[2].split("\n## ")
     overview: dict[str, list[str]] = {}
     title = ""
     for line in claims.splitlines():
@@ -310,13 +283,14 @@ def sections_of(document: str) -> dict[str, tuple[str, list[str]]]:
     return {title: (f"## {part}\n", overview.get(title, [])) for title, part in named.items()}
 
 
+IN_SHORT = "## The claims in short"
+
 HEAD = """# Results
 
 Made by `make results-small` on a {cores}-core CPU ({machine}), 3 seeds each, real data; the studies are in
 `studies/small/`. They are cut to the size of a laptop (fewer rows and rounds than in the papers), so they test the claims, not
 the papers' numbers. All methods side by side are in [benchmark.md](benchmark.md); how well groups are found is told in
-[groups.md](results/groups.md) and [automatic.md](results/automatic.md); tables of the papers
-beside ours: [FedClust](results/fedclust-table1.md) (40 rounds; [five rows of it](results/fedclust-table1-200.md) at the paper's 200), [HiCFL](results/hicfl-table2.md), [FedSCCS](results/fedsccs-fig8.md); what one lying client can do, in [attacks.md](results/attacks.md).
+[groups.md](results/groups.md) and [automatic.md](results/automatic.md); what one lying client can do, in [attacks.md](results/attacks.md).
 
 Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
 model), and of its **locally trained model**, the last that it trained itself. {legend}
@@ -332,7 +306,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results.md")
     arguments = parser.parse_args()
     known = sections_of(arguments.out.read_text()) if arguments.out.is_file() else {}
-    sections, overview = [], ["## The claims in short", "", "| study | claim | here | verdict |", "|---|---|---|---|"]
+    sections, overview = [], [IN_SHORT, "", "| study | claim | here | verdict |", "|---|---|---|---|"]
     for name in STUDIES:
         study = study_of(name, arguments.data_dir)
         folder = arguments.runs / name
@@ -352,7 +326,8 @@ def main() -> None:
         sections.append(text)
         overview += lines
     head = HEAD.format(cores=cores(), machine=platform.machine(), legend=legend_for(ACCURACY))
-    arguments.out.write_text("\n".join([head, *overview, "", *sections]))
+    full = papers.section(arguments.out.parent / "results")
+    arguments.out.write_text("\n".join([head, full, *overview, "", *sections]))
     print(f"written: {arguments.out}")
 
 

@@ -1,0 +1,151 @@
+"""Claims of the papers by our tables at the papers' own settings: read from the CSV files in docs/results.
+
+`make reproductions-full` makes those; `studies/results.py` puts what is said here into docs/results.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from claims import UNCLEAR, judged
+
+from fedclade.reproduce.numbers import Numbers, stated
+from fedclade.reproduce.papers import adacfl, fedclust, hicfl
+from fedclade.tables import to_markdown
+
+CLUSTER, LOCAL = "cluster model, %", "locally trained model, %"
+OVER_CLUSTERS = "cluster model, mean over clusters, %"
+KINDS = {
+    CLUSTER: "cluster models",
+    LOCAL: "locally trained models",
+    OVER_CLUSTERS: "cluster models, mean over clusters",
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One method above another, each by a kind of accuracy."""
+
+    mine: str
+    other: str
+    by: str
+    others_by: str = ""  # where the paper's numbers are of unlike kinds
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.by] + (f" against {KINDS[self.others_by]}" if self.others_by else "")
+
+
+@dataclass(frozen=True)
+class Full:
+    """A table of a paper at full scale: where our runs are, what it says, and what its text makes of it."""
+
+    title: str
+    file: str
+    paper: Numbers
+    pairs: tuple[Pair, ...]
+
+    def rows(self, folder: Path) -> Iterator[list[str]]:
+        path = folder / f"{self.file}.csv"
+        if not path.is_file():
+            return
+        table = pd.read_csv(path)
+        for column in dict.fromkeys(table["column"]):
+            here = table[table["column"] == column]
+            for pair in self.pairs:
+                gains = gained(here, pair)
+                if len(gains):
+                    words = f"{pair.mine} above {pair.other}"
+                    yield [
+                        f"[{self.title}]({folder.name}/{self.file}.md)",
+                        column,
+                        words,
+                        pair.kind,
+                        self.says(pair, column),
+                        f"{gains.mean():+.2f}" + (f" ± {gains.std(ddof=0):.2f}" if len(gains) > 1 else ""),
+                        str(len(gains)),
+                        verdict(gains),
+                    ]
+
+    def says(self, pair: Pair, column: str) -> str:
+        both = [self.paper.get((row, column)) for row in (pair.mine, pair.other)]
+        return f"{both[0] - both[1]:+.2f}" if both[0] is not None and both[1] is not None else ""
+
+
+def gained(table: pd.DataFrame, pair: Pair) -> pd.Series:
+    """By how much one is above the other, on every seed that both have."""
+    one = table[table["row"] == pair.mine].set_index("seed")[pair.by]
+    two = table[table["row"] == pair.other].set_index("seed")[pair.others_by or pair.by]
+    return (one - two).dropna()
+
+
+def verdict(gains: pd.Series) -> str:
+    """Whether it holds: beyond what seeds differ by, or by a point where there is one seed."""
+    if len(gains) == 1:
+        return f"{judged(gains.iloc[0] > 0) if abs(gains.iloc[0]) > 1 else 'open'}, one seed"
+    return judged(gains.mean() > 0) if abs(gains.mean()) > gains.std(ddof=0) else UNCLEAR
+
+
+def fedclusts() -> tuple[Pair, ...]:
+    """The published gain compares unlike models: it stands first, then like with like."""
+    mine, found = fedclust.PAPERS_K, fedclust.AUTOMATIC
+    return (
+        Pair(mine, "FedAvg", LOCAL, CLUSTER),
+        Pair(mine, "FedAvg", LOCAL),
+        Pair(mine, "FedAvg", CLUSTER),
+        Pair(found, "FedAvg", CLUSTER),
+        *(Pair(mine, other, LOCAL) for other in ("LG", "IFCA", "PACFL")),
+        Pair(found, "PACFL", CLUSTER),
+    )
+
+
+def against(mine: tuple[str, ...], others: tuple[str, ...], by: str) -> tuple[Pair, ...]:
+    return tuple(Pair(one, other, by) for one in mine for other in others)
+
+
+TABLES = (
+    Full(
+        "FedClust, Table 1",
+        "fedclust-table1-200",
+        fedclust.papers("table1"),
+        fedclusts(),
+    ),
+    Full(
+        "HiCFL, Table 2",
+        "hicfl-table2-50",
+        stated("hicfl", "table2", hicfl.BOTH_RULES),
+        against((hicfl.PAPERS_RULE, hicfl.OUR_RULE), ("FedAvg", "MTCFL", "IFCA"), OVER_CLUSTERS),
+    ),
+    Full(
+        "AdaCFL, Table 2",
+        "adacfl-table2-50",
+        stated("adacfl", "table2.accuracy", adacfl.BESIDE_ADACFL),
+        against(tuple(adacfl.ALL_READINGS), ("FedAvg", "FMTL", "IFCA"), CLUSTER),
+    ),
+    Full(
+        "FedSCCS, Figure 5",
+        "fedsccs-fig5-100",
+        {},
+        against(("FedSCCS",), ("RC", "FedAvg", "WC", "KCenter"), CLUSTER),
+    ),
+)
+
+
+def section(folder: Path) -> str:
+    """Of docs/results.md; nothing where no table has been made yet."""
+    rows = [row for table in TABLES for row in table.rows(folder)]
+    if not rows:
+        return ""
+    header = ["table", "data", "claim", "measured by", "paper", "here", "seeds", "verdict"]
+    return f"""## The papers' tables at the papers' own settings
+
+Rows, clients, rounds, rates, batches and networks are the papers' (`make reproductions-full`, `fedclade reproduce ITEM
+--scale full`); what of a table is not there yet has not been run. Gains are in points, the mean over seeds. Which accuracy
+counts decides some of these claims, so each line says it.
+
+{to_markdown([header, *rows])}
+
+Tables that are cut, and say so: [FedClust, Table 1 at 40 rounds](results/fedclust-table1.md), [HiCFL, Table 2 at 16
+rounds](results/hicfl-table2.md), [FedSCCS, Figure 8 at small scale](results/fedsccs-fig8.md).
+"""
