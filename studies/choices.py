@@ -28,6 +28,7 @@ SETTINGS = (
 PICK = {"name": "pick"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "clade": {},
+    "nothing halfway": {"serving": {**PICK, "halfway": False}},
     "last weights, not averaged": {"serving": {**PICK, "averaged": 0.0}},
     "judged by log losses": {"judged": "log"},
     "clusters always apart": {"method": {"name": "clade", "share_body": False}},
@@ -124,6 +125,7 @@ this project is tested. Each column changes one thing.
 
 {nl.join(lines)}
 
+- *nothing halfway*: the mean of a model as it is and after 20 epochs is not among those that are tried.
 - *last weights, not averaged*: what a client trains for itself is its model after the last epoch, not the mean over the last
   half of the epochs.
 - *judged by log losses*: models are picked by log losses in place of Brier's score.

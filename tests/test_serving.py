@@ -8,10 +8,11 @@ import torch
 
 import fedclade
 from fedclade.clients.objective import Classification, Tokens
-from fedclade.clients.tasks import Train, Try
+from fedclade.clients.tasks import Evaluate, Train, Training, Try
 from fedclade.methods.base import RoundContext
-from fedclade.serving import Pick, picks
-from harness import contents
+from fedclade.methods.fedavg import FedAvg
+from fedclade.serving import Pick, picks, plan
+from harness import contents, local
 from synthetic import planted
 
 TRAINING = {"local_epochs": 1, "batch_size": 8, "learning_rate": 0.05, "momentum": 0.5}
@@ -118,3 +119,40 @@ def test_tasks_travel() -> None:
     assert back.alone == 3
     assert np.array_equal(back.model.weights, task.model.weights)
     assert isinstance(Train(), Train)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_halfway_is_the_mean_of_a_model_before_and_after_training(tmp_path: Path, seed: int) -> None:
+    data = planted(n_clients=4, rows=60, seed=seed)
+    training = Training(**TRAINING)
+    engine = local(data, tmp_path, training)
+    start = engine.initial
+    whole, half = (engine.answer({"c1": Train(start, way=way)}, 1)["c1"] for way in (1.0, 0.5))
+    assert np.allclose(half.weights, (start + whole.weights) / 2, atol=1e-7)
+    assert not np.array_equal(half.weights, whole.weights)
+    trial = Try(Evaluate(start), (0, 3), 0.2, (whole.weights,), halfway=True)
+    losses = engine.answer({"c1": trial}, 1)["c1"].losses[:, 0]
+    after = Train(start, training=training.model_copy(update={"local_epochs": 3}), spare=0.2, refill=True, save="")
+    trained = engine.answer({"c1": after}, 1)["c1"].weights
+    mean = Try(Evaluate((start + trained) / 2), (0,), 0.2)
+    assert np.allclose(losses[2], engine.answer({"c1": mean}, 1)["c1"].losses[0, 0], atol=1e-5)
+    plain = engine.answer({"c1": Try(Evaluate(start), (0, 3), 0.2, (whole.weights,))}, 1)["c1"].losses[:, 0]
+    assert np.array_equal(losses[[0, 1, 3]], plain)
+
+
+def test_what_is_chosen_halfway_is_made_so(tmp_path: Path) -> None:
+    result = run(tmp_path, serving={"name": "pick", "epochs": [4]})
+    kept = result.last_kept("serving")
+    assert kept["candidates"][:3] == ["as it is", "4 epochs", "halfway to 4 epochs"]
+    assert (
+        "halfway to 4 epochs"
+        not in run(tmp_path / "without", serving={"name": "pick", "epochs": [4], "halfway": False}).last_kept(
+            "serving"
+        )["candidates"]
+    )
+    clusters = result.state_of_clusters
+    now = FedAvg().served(clusters, "c0")
+    context = RoundContext((), np.zeros(1), None, Training(**TRAINING), 0, rounds=10)  # type: ignore[arg-type]
+    ways = {choice: plan(choice, now, clusters, context, 0.5) for choice in kept["candidates"][1:3]}
+    assert [task.way for task in ways.values()] == [1.0, 0.5]
+    assert {task.training.local_epochs for task in ways.values()} == {4}

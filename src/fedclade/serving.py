@@ -6,11 +6,11 @@ It is a setting of the run (`serving`), which every method can take; a method ma
 - `model`: what the method says, as it is.
 - `fine-tune`: after the last round every client trains that for some epochs on its own rows.
 - `pick`: a share of each client's rows is not trained on until models are judged by them, when a tenth of the rounds is
-  left: what the method says, as it is and after some epochs, the mean of all cluster models, and a model of the
-  client's own. What has the lowest loss (Brier's score where rows have classes, `Objective.held_out_losses`), each
-  client's own being shrunk to that of all clients, is made again after the last round, with all rows. All but the
-  latter begin with a model that has rounds to come: they are credited with what the last round has gained, for each
-  of them.
+  left: what the method says, as it is, after some epochs and halfway to the most of them (Wortsman et al., "Robust
+  fine-tuning of zero-shot models", CVPR 2022), the mean of all cluster models, and a model of the client's own. What
+  has the lowest loss (Brier's score where rows have classes, `Objective.held_out_losses`), each client's own being
+  shrunk to that of all clients, is made again after the last round, with all rows. All but the last begin with a model
+  that has rounds to come: they are credited with what the last round has gained, for each of them.
 """
 
 import math
@@ -23,10 +23,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedclade.ask import Ask
-from fedclade.clients.tasks import Evaluate, Train, Tried, Try
+from fedclade.clients.tasks import HALFWAY, Evaluate, Train, Tried, Try
 from fedclade.methods import Clusters, Method, RoundContext
 from fedclade.models.weights import average
 
+TO = "halfway to "
 SERVED = "served"  # the slot of a client's memory that holds what was made for it
 AS_IT_IS, ROOT, ALONE = "as it is", "mean of all", "alone"  # choices; others say how many epochs
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0)  # the best one of each candidate counts: being too sure is no fault here
@@ -80,6 +81,7 @@ class Pick(Serving):
     held: Share = 0.2  # of each client's rows, not trained on until models are judged
     left: Share = 0.1  # of the rounds, when they are; at least one
     epochs: tuple[Annotated[int, Field(ge=1)], ...] = (5, 20)  # of a client's own that are tried
+    halfway: bool = True  # the mean of a model as it is and after the most epochs is tried, too
     averaged: Annotated[float, Field(ge=0, le=1)] = 0.5  # of these epochs, the last ones: their weights are averaged
     strength: Annotated[float, Field(ge=0)] = 100.0  # rows of all clients that count beside a client's own
 
@@ -115,9 +117,12 @@ class Pick(Serving):
         now = {client: task for client, task in now.items() if not task.through}  # those cannot be trained further
         others = (root_of(clusters),) if len(clusters.members) > 1 else ()
         epochs = (0, *sorted(set(self.epochs)))
-        names = [AS_IT_IS, *map(after_epochs, epochs[1:]), *([ROOT] if others else [])]
+        halfway = self.halfway and len(epochs) > 1
+        between = [f"{TO}{after_epochs(epochs[-1])}"] if halfway else []
+        names = [AS_IT_IS, *map(after_epochs, epochs[1:]), *between, *([ROOT] if others else [])]
         heat: Any = {"temperatures": TEMPERATURES, "averaged": self.averaged}
-        told = ask({c: Try(task, epochs, self.held, others, **heat) for c, task in now.items()}, phase="serve")
+        all_of: Any = {**heat, "halfway": halfway}
+        told = ask({c: Try(task, epochs, self.held, others, **all_of) for c, task in now.items()}, phase="serve")
         if not len(told):
             return clusters
         table = losses_of(told, len(names))
@@ -204,7 +209,8 @@ def plan(choice: str, now: Evaluate, clusters: Clusters, context: RoundContext, 
     weights, start = now.weights, now.start
     if weights is None and now.otherwise is not None and not start:
         weights = now.otherwise
-    return Train(weights, now.layers, start, training=lasting(int(choice.partition(" ")[0])), **keep)
+    epochs, way = choice.removeprefix(TO).partition(" ")[0], HALFWAY if choice.startswith(TO) else 1.0
+    return Train(weights, now.layers, start, training=lasting(int(epochs)), way=way, **keep)
 
 
 def serving_of(serving: Serving | None, method: Method) -> Serving:

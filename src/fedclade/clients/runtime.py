@@ -21,6 +21,7 @@ from fedclade.clients.objective import Classification, Objective
 from fedclade.clients.tasks import (
     APART,
     CONTROL,
+    HALFWAY,
     PERSONAL,
     SERVER,
     SHARE,
@@ -182,7 +183,7 @@ class ClientRuntime:
         together: dict[Any, dict[str, Any]] = {}
         for client, task in tasks.items():
             if self.is_batched(client, task):
-                alike: Any = (task.epochs, task.alone, task.averaged) if isinstance(task, Try) else None
+                alike: Any = (task.epochs, task.halfway, task.alone, task.averaged) if isinstance(task, Try) else None
                 alike = (task.training or self.training, task.beside) if isinstance(task, Train) else alike
                 together.setdefault((self.networks.name(client), alike), {})[client] = task
             else:
@@ -237,6 +238,8 @@ class ClientRuntime:
         counts = by_component(self._row_weights(x, y, [of.places for of in rows.values()]), rows, responsible)
         with here(x.device):
             trained, mean_losses, *beside = train_beside(learner, x, y, jobs, training, counts, one.beside)
+        for place, task in enumerate(tasks.values()):
+            trained[place] = between(jobs[place].weights, trained[place], task.way)
         answers: dict[str, Answer | Failure] = {}
         for (client, task), job, weights, loss in zip(tasks.items(), jobs, trained, mean_losses, strict=True):
             choice = chosen[client] if isinstance(task.weights, tuple) else None
@@ -422,10 +425,13 @@ class ClientRuntime:
             plans = {client: Train(w, spare=tasks[client].spare, **how) for client, w in models.items()}
             return {c: a.weights for c, a in self._train(plans, round).items() if isinstance(a, Trained)}
 
-        now = {client: self._compose(client, one.model, one.model.weights) for client, one in tasks.items()}
+        start = {client: self._compose(client, one.model, one.model.weights) for client, one in tasks.items()}
+        now = start
         for before, epochs in zip((0, *task.epochs), task.epochs, strict=False):
             now = trained(now, epochs - before) if epochs > before else now
             judge(now)
+        if task.halfway:
+            judge({client: between(start[client], weights, HALFWAY) for client, weights in now.items()})
         for place in range(len(task.others)):
             judge({client: one.others[place] for client, one in tasks.items()})
         if task.alone:
@@ -474,6 +480,11 @@ class ClientRuntime:
         if task.output == "probabilities":
             values = self.objective.predictions(values)
         return Predicted(values.flatten(1).cpu().numpy(), labels)
+
+
+def between(start: np.ndarray, end: np.ndarray, way: float) -> np.ndarray:
+    """Weights on the line from some to others."""
+    return end if way == 1 else (start + way * (end - start)).astype(np.float32)
 
 
 def composed(

@@ -24,6 +24,7 @@ APART = "apart"  # of what such a model is mixed from (APFL)
 SHARE = "share"  # of how much of it (APFL): one number
 CONTROL = "control"  # of the mean gradient of a client's last training (SCAFFOLD)
 NO_MODELS = (SHARE, CONTROL)  # slots that hold no model: whoever has lost what is in them begins without
+HALFWAY = 0.5
 SERVER = "server"  # the name under which the server itself works on rows it was given
 
 
@@ -133,6 +134,7 @@ class Train:
     half: int = 0  # 1, 2: train on the first or the second half of the rows only, dealt at random; 0: on all of them
     length: int = 0  # of a half: as if it were so many rows, the first ones again where there are fewer; 0: all rows
     epochs_before: int = 0  # how many epochs of its schedule an earlier task has done
+    way: float = 1.0  # how far what is kept and sent goes from the weights at the start to the trained ones
     outgoing: tuple[UpdateStep, ...] = ()  # what the update goes through before it leaves the client
     then: "Train | None" = None  # a further training after this one, with nothing more sent; it sends nothing back.
     # Where it has a proximal term, its centre is what was sent (Ditto).
@@ -196,6 +198,7 @@ class Try:
     alone: int = 0  # epochs of a model of its own, from the initial one; 0: none
     averaged: float = 0.0  # as in `Training`
     temperatures: tuple[float, ...] = (1.0,)  # by which outputs are divided first: training makes models too sure
+    halfway: bool = False  # and the mean of the model as it is and after the most epochs
 
 
 @travels

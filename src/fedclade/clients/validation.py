@@ -151,7 +151,7 @@ def _check_evaluation(answer: Evaluated, expected: Expected) -> None:
 
 
 def _check_trials(task: Try, answer: Tried, expected: Expected) -> None:
-    wanted = (len(task.epochs) + len(task.others) + (task.alone > 0), len(task.temperatures))
+    wanted = (len(task.epochs) + len(task.others) + task.halfway + (task.alone > 0), len(task.temperatures))
     if not isinstance(answer.losses, np.ndarray) or answer.losses.shape != wanted or answer.losses.dtype != np.float32:
         raise UnfitError("bad shape", f"sent {np.shape(answer.losses)} losses, {wanted} were asked for")
     if not np.isfinite(answer.losses).all() or not (np.abs(answer.losses) <= LARGEST_LOSS).all():
