@@ -115,18 +115,32 @@ reproductions: install
 		cp $(MADE)/$$name/runs.csv docs/results/$$(dirname $$name).csv; \
 	done
 
-# The same at the papers' rounds, many hours of two cores; `--known` keeps what earlier days have measured. What is in
-# docs/results then goes into docs/results.md, claim by claim (`make results-small`, whose own runs are not run again).
-FULL := $(BIN)/fedclade reproduce --scale full
-MANY := --row FedAvg --row LG --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
+# The same at the papers' rounds, many hours of two cores; what docs/results has is not run again, and a page shows what
+# there is. `make results-small` then says in docs/results.md what it means, claim by claim.
+full = $(BIN)/fedclade reproduce $(1) --scale full $(3) $(patsubst %,--known %,$(wildcard docs/results/$(2).csv))
+keep = for kind in table.md:$(2).md runs.csv:$(2).csv; do \
+	cp $(MADE)/$(subst /,-,$(1))/full/$${kind%:*} docs/results/$${kind\#*:}; done
+SEVERAL := --row FedAvg --row LG --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
+FEW := --row FedAvg --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
+MNISTS := $(foreach data,MNIST FashionMNIST,$(foreach kind,1 2 3,--column "$(data), Non-IID-$(kind)"))
+ADACFLS := --column "MNIST, alpha 0.5" --column "MNIST, alpha 0.8" --column "MNIST, alpha 1.0" --column "MNIST, B"
+TEN := --row "K = 10, all members" --row "K = 10, one at random" --row "K = 10, power of choice"
 
 .PHONY: reproductions-full
 reproductions-full: install
-	$(FULL) fedclust/table1 --column FMNIST --seeds 1 --known docs/results/fedclust-table1-200.csv
-	$(FULL) fedclust/table1 --column FMNIST --seeds 3 $(MANY) --known docs/results/fedclust-table1-200.csv
-	$(FULL) fedclust/table1 --column FMNIST --seeds 3 --only-finished --known docs/results/fedclust-table1-200.csv
-	cp $(MADE)/fedclust-table1/full/table.md docs/results/fedclust-table1-200.md
-	cp $(MADE)/fedclust-table1/full/runs.csv docs/results/fedclust-table1-200.csv
+	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --seeds 1)
+	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --seeds 3 $(SEVERAL))
+	$(call full,fedclust/table1,fedclust-table1-200,--column CIFAR-10 --seeds 1 $(FEW))
+	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --column CIFAR-10 --seeds 3 --only-finished)
+	$(call keep,fedclust/table1,fedclust-table1-200)
+	$(call full,fedsccs/fig5,fedsccs-fig5-100,--seeds 1)
+	$(call keep,fedsccs/fig5,fedsccs-fig5-100)
+	$(call full,fedsccs/fig8,fedsccs-fig8-100,--seeds 1 $(TEN))
+	$(call keep,fedsccs/fig8,fedsccs-fig8-100)
+	$(call full,hicfl/table2,hicfl-table2-50,--seeds 1 $(MNISTS))
+	$(call keep,hicfl/table2,hicfl-table2-50)
+	$(call full,adacfl/table2,adacfl-table2-50,--seeds 1 $(ADACFLS))
+	$(call keep,adacfl/table2,adacfl-table2-50)
 
 # MTCFL's thresholds at HiCFL's settings, by rows of the training files alone.
 .PHONY: results-mtcfl

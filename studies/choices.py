@@ -9,7 +9,7 @@ the benchmark's; what has been run is kept beside the page's name in a CSV file,
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from fedclade.tables import to_markdown
 
 SETTINGS = (
     "fashion-skew-20", "fashion-skew-30", "fashion-dirichlet", "fashion-rotation", "mnist-non-iid-1", "mnist-non-iid-2",
@@ -35,6 +37,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no picking": {"serving": "model"},
     "FedAvg, picked": {"method": "fedavg", "serving": PICK},
 }
+NUMBERS: dict[str, dict[str, Any]] = {  # of `pick`: twice and half of each, or so
+    "a tenth held out": {"serving": {**PICK, "held": 0.1}},
+    "a third held out": {"serving": {**PICK, "held": 0.33}},
+    "2 and 10 epochs": {"serving": {**PICK, "epochs": [2, 10]}},
+    "10 and 40 epochs": {"serving": {**PICK, "epochs": [10, 40]}},
+    "10 rows of all": {"serving": {**PICK, "strength": 10}},
+    "1,000 rows of all": {"serving": {**PICK, "strength": 1000}},
+}
+TRIED = {**VARIANTS, **NUMBERS}
 KEY = ["setting", "variant", "seed"]
 
 
@@ -71,7 +82,7 @@ def one(case: tuple[str, str, int, str | None]) -> dict[str, Any]:
     setting, variant, seed, data_dir = case
     given: Mapping[str, Any] = studies([setting])[setting].settings
     data = training_rows(given["data"], data_dir)
-    more = dict(VARIANTS[variant])
+    more = dict(TRIED[variant])
     view = {"test_view": "holdout"} if data.owner is not None else {}
     with judged_by(more.pop("judged", "")), tempfile.TemporaryDirectory() as folder:
         settings = {"method": "clade", **given, **view, **more, "seed": seed, "out": f"{folder}/run"}
@@ -91,7 +102,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/choices.md"))
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    wanted = [(s, variant, seed, arguments.data_dir) for s in SETTINGS for variant in VARIANTS for seed in seeds]
+    wanted = [(s, variant, seed, arguments.data_dir) for s in SETTINGS for variant in TRIED for seed in seeds]
     kept = arguments.out.with_suffix(".csv")
     table = pd.read_csv(kept) if kept.is_file() else pd.DataFrame(columns=[*KEY, "accuracy", "worst tenth"])
     done = set(table[KEY].itertuples(index=False, name=None))
@@ -106,16 +117,16 @@ def main() -> None:
 
 def document(table: pd.DataFrame, seeds: list[int]) -> str:
     means = table[table["seed"].isin(seeds)].groupby(["setting", "variant"])[["accuracy", "worst tenth"]].mean() * 100
-    lines = [f"| setting | {' | '.join(VARIANTS)} |", "|---" * (len(VARIANTS) + 1) + "|"]
+    over_all = means.groupby("variant").mean()
 
     def cell(numbers: pd.Series) -> str:
         return f"{numbers['accuracy']:.1f} / {numbers['worst tenth']:.1f}"
 
-    for setting in SETTINGS:
-        lines.append(f"| {setting} | {' | '.join(cell(means.loc[setting, variant]) for variant in VARIANTS)} |")
-    over_all = means.groupby("variant").mean()
-    lines.append(f"| **mean** | {' | '.join(cell(over_all.loc[variant]) for variant in VARIANTS)} |")
-    nl = "\n"
+    def shown(variants: Iterable[str]) -> str:
+        rows = [["setting", *variants]]
+        rows += [[setting, *(cell(means.loc[setting, variant]) for variant in variants)] for setting in SETTINGS]
+        return to_markdown([*rows, ["**mean**", *(cell(over_all.loc[variant]) for variant in variants)]])
+
     return f"""# How choices in clade were settled
 
 Made by `make results-choices` on a 2-core CPU, seeds {", ".join(map(str, seeds))}. Accuracy of what serves each client, in
@@ -123,7 +134,7 @@ percent, and that of the worst tenth of clients. The settings are those of the [
 *training* files alone: a sixth of them stands in for the test rows. So no default was chosen by a row on which a table of
 this project is tested. Each column changes one thing.
 
-{nl.join(lines)}
+{shown(VARIANTS)}
 
 - *nothing halfway*: the mean of a model as it is and after 20 epochs is not among those that are tried.
 - *last weights, not averaged*: what a client trains for itself is its model after the last epoch, not the mean over the last
@@ -131,6 +142,13 @@ this project is tested. Each column changes one thing.
 - *judged by log losses*: models are picked by log losses in place of Brier's score.
 - *clusters always apart*: clusters by labels never share layers; else they share all but the last where they hold the same
   classes in other shares, or where about one member of each trains in a round.
+
+## The numbers of `pick`
+
+A fifth of the rows is held out, 5 and 20 epochs are tried, and the losses of all clients count like 100 rows beside a client's
+own. Other numbers:
+
+{shown(["clade", *NUMBERS])}
 """
 
 

@@ -91,6 +91,9 @@ def test_a_table_grows_from_the_numbers_of_runs_made_elsewhere(tmp_path: Path) -
     assert [record["row"] for record in more.runs] == ["FedAvg", "IFCA"]
     there = reproduce("fedclust/table1", "smoke", tmp_path / "b", only_finished=True)
     assert [line.words[0] for line in there.lines] == ["IFCA"]
+    (missing,) = [note for note in there.notes if note.startswith("Not run so far")]
+    assert "FedAvg" in missing
+    assert "IFCA" not in missing
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     with pytest.raises(FedcladeError, match=r"no runs.csv"):
         reproduce("fedclust/table1", "smoke", tmp_path / "b", known=tmp_path / "odd.csv")

@@ -66,6 +66,7 @@ def reproduce(
     cells: Cells = {}
     seeds = paper.scales[scale].seeds[: cut.seeds]
     records: list[Record] = []
+    not_run: list[str] = []
     if isinstance(item, Counts):
         lines, draw = item.count(scale, where), None
     else:
@@ -89,6 +90,7 @@ def reproduce(
             records = _records(item, runs, cells, told)
             lines = item.table(planned, _measured(item, records))
             draw = item.bars(lines)
+            not_run = _not_run(planned, records) if only_finished else []
         else:
             lines, draw = item.lines(cells), item.drawing(cells)
         if not lines:
@@ -102,7 +104,7 @@ def reproduce(
         headings=item.headings,
         digits=item.digits(lines),
         lines=lines,
-        notes=_notes(paper, item, planned, left_out, failures, _left_by(cut, everything)),
+        notes=_notes(paper, item, planned, left_out, failures, _left_by(cut, everything), not_run),
         draw=draw,
         series=item.series(cells),
         runs=records,
@@ -207,6 +209,16 @@ def _left_by(cut: Cut, everything: Sequence[Planned]) -> list[str]:
     return [f"{kind} {', '.join(names)}" for kind, names in (("rows", rows), ("columns", columns)) if names]
 
 
+def _not_run(planned: Sequence[Planned], records: Sequence[Record]) -> list[str]:
+    """The rows of each column of which no run is finished or known."""
+    there = {(record["row"], record["column"]) for record in records}
+    missing: dict[str, list[str]] = {}
+    for cell in planned:
+        if (cell.row, cell.column) not in there:
+            missing.setdefault(cell.column, []).append(cell.row)
+    return [f"{column}: {', '.join(rows)}" if column else ", ".join(rows) for column, rows in missing.items()]
+
+
 def _asked(cut: Cut) -> str:
     named = {"row": cut.rows, "column": cut.columns, "seeds": (cut.seeds,), "rounds": (cut.rounds,)}
     options = [(name, value) for name, values in named.items() for value in values if value is not None]
@@ -220,6 +232,7 @@ def _notes(
     left_out: Sequence[str],
     failures: Iterable[str],
     not_asked: Sequence[str],
+    not_run: Sequence[str],
 ) -> list[str]:
     notes = [f"The paper: {item.says}."] if item.says else []
     notes += [*item.notes, *(paper.notes if planned else ())]
@@ -230,6 +243,8 @@ def _notes(
         notes.append("Other data than the paper's at this scale, so there is no difference to its numbers to show.")
     if not_asked:
         notes.append(f"Not asked for, and so not here: {'; '.join(not_asked)}.")
+    if not_run:
+        notes.append(f"Not run so far, and so not here: {'; '.join(not_run)}.")
     if left_out:
         notes.append(f"Left out at this scale: {'; '.join(left_out)}.")
     notes += [f"Missing, for its run failed: {label}." for label in failures]  # why has been said: it may name paths
