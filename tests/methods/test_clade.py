@@ -1,5 +1,6 @@
 """clade: planted groups are found and served; who is alike shares one model; newcomers are placed with a confidence."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import fedclade
 from fedclade.clustering.views import overlap_of_classes
-from fedclade.data.federation import Federation
+from fedclade.data.federation import Client, Federation
 from fedclade.methods.clade import Clade
 from fedclade.report.groups import groups
 from synthetic import planted
@@ -143,9 +144,9 @@ def test_newcomers_without_labels_are_placed_by_their_rows(tmp_path: Path) -> No
     result = run(members, tmp_path, rounds=2)
     assert result.summary["clusters"]["ari"] == 1.0
     strange = x[everybody.clients[12].train] * 5 - 20
-    placed = place_unlabelled(result.path, {c.name: x[c.train] for c in everybody.clients[12:]} | {"strange": strange})
+    placed = place_unlabelled(result.path, {c.name: x[c.train] for c in everybody.clients[24:]} | {"strange": strange})
     homes = {client: cluster for cluster, part in result.clusters.items() for client in part}
-    for client in everybody.clients[12:]:
+    for client in everybody.clients[24:]:
         assert placed[client.name].cluster == homes[f"c{client.group}"]
         assert placed[client.name].confidence > 0.3
     assert placed["strange"].cluster is None
@@ -168,7 +169,7 @@ def test_newcomers_without_labels_are_scaled_as_the_clients_were(tmp_path: Path)
             np.save(late / f"{client.name}-too.npy", x)
     result = fedclade.run(f"folder:{tmp_path / 'early'}", out=tmp_path / "run", rounds=2, workers=1)
     placed = place_unlabelled(result.path, unlabelled_rows(late))
-    for client in everybody.clients[12:]:
+    for client in everybody.clients[24:]:
         for name in (client.name, f"{client.name}-too"):
             assert placed[name].cluster == result.cluster_of(f"c{client.group}")
 
@@ -181,3 +182,57 @@ def test_tasks_without_classes_of_rows_are_looked_at_too(case: str, tmp_path: Pa
     assert result.summary["failures"] == 0
     assert [look["view"] for look in result.last_kept("groups")["looks"]] == ["features"]
     assert result.last_kept("serving")["candidates"][0] == "as it is"
+
+
+def amounts(n_clients: int, groups: int, seed: int, rows: int = 80) -> Federation:
+    """Clients whose rows look alike; the groups disagree on how an amount (of a large unit) follows from them."""
+    random = np.random.default_rng(seed)
+    ways = np.linalg.qr(random.normal(size=(6, 6)))[0][:groups]
+    x = random.normal(size=(n_clients, rows + 20, 6)).astype(np.float32)
+    y = np.stack([x[k] @ ways[k % groups] for k in range(n_clients)]) + 0.3 * random.normal(size=x.shape[:2])
+    clients = []
+    for number in range(n_clients):
+        held = np.arange(number * (rows + 20), (number + 1) * (rows + 20), dtype=np.int32)
+        clients.append(Client(f"c{number}", held[:rows], held[rows:], number % groups))
+    y = (5e4 + 1e3 * y).reshape(-1, 1).astype(np.float32)
+    return Federation(x.reshape(-1, 6), y, tuple(clients), ("euro",), "amounts", "amounts", labels="numbers").checked()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_clients_may_disagree_on_amounts(groups: int, seed: int, tmp_path: Path) -> None:
+    everybody = amounts(28, groups, seed)
+    data = replace(everybody, clients=everybody.clients[:24])
+    training = {**TRAINING, "local_epochs": 2}
+    result = run(data, tmp_path / "run", 2, task="regression", training=training, serving="model")
+    assert len(result.clusters) == groups
+    assert result.agreement["ari"] == 1
+    if groups > 1:
+        new = everybody.clients[24:]
+        placed = fedclade.place(result.path, replace(everybody, clients=new))
+        home = {c.name: result.cluster_of(f"c{c.group}") for c in new}
+        assert all(placed[name].cluster in (cluster, None) for name, cluster in home.items())
+        assert sum(one.cluster is None for one in placed.values()) <= 1
+
+
+@pytest.mark.parametrize("rows", [60, 30])
+def test_newcomers_of_few_rows_are_no_strangers(rows: int, tmp_path: Path) -> None:
+    """Chance carries them farther from their cluster than its members are; of another group's clients it is told."""
+    lost = wrong = strangers = 0
+    for seed in range(3):
+        everybody = planted(n_clients=45, n_groups=3, rows=60, seed=seed)
+        here = [client for client in everybody.clients if client.group < 2]
+        result = run(replace(everybody, clients=tuple(here[:20])), tmp_path / f"{seed}", 1, serving="model")
+        assert result.agreement["ari"] == 1
+        new = tuple(replace(c, train=c.train[:rows]) for c in everybody.clients if c not in here[:20])
+        placed = fedclade.place(result.path, replace(everybody, clients=new), save=False)
+        for client in new:
+            cluster = placed[client.name].cluster
+            if client.group == 2:
+                strangers += cluster is not None
+            else:
+                lost += cluster is None
+                wrong += cluster not in (None, result.cluster_of(f"c{client.group}"))
+    assert wrong == 0
+    assert lost <= 5  # of 30
+    assert strangers <= 9  # of 45

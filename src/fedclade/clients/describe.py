@@ -53,6 +53,9 @@ def _generative(name: str) -> Statistic:
     return statistic
 
 
+BY_LABELS = " by labels"  # how layers end that tell how rows and amounts go together
+
+
 def halves(
     x: np.ndarray,
     y: np.ndarray,
@@ -63,7 +66,9 @@ def halves(
 ) -> dict[str, np.ndarray]:
     """Sums over each half of the rows, class by class: how many, and sketches of rows and features (clade).
 
-    Where labels are no classes, all rows are of one, and the labels are summed up as well.
+    Where labels are no classes, all rows are of one, and the labels are summed up as well; where they are amounts, so
+    are their products with rows and features: clients whose rows and labels look alike may disagree on how they go
+    together.
     """
     classes = y.ndim == 1 and y.dtype.kind in "iu"
     marks = np.zeros((len(x), n_classes if classes else 1), np.float32)
@@ -74,6 +79,9 @@ def halves(
     if not classes:
         layers["labels"] = sketch(y.reshape(len(y), -1), size)
     told = {name: np.stack([marks[part].T @ values[part] for part in parts]) for name, values in layers.items()}
+    for name in ("input", "features") if y.dtype.kind == "f" else ():
+        products = [layers["labels"][part].T @ layers[name][part] for part in parts]  # sketches are sums: order is free
+        told[f"{name}{BY_LABELS}"] = np.stack([sketch(both.reshape(1, -1), size) for both in products])
     return {"counts": np.stack([marks[part].sum(axis=0) for part in parts]), **told}
 
 
@@ -183,7 +191,8 @@ def _halves_answer(options: Any, shape: tuple[int, ...], n_classes: int, values:
     counts: Answered = {"counts": ((2, classes), 0, 1e9)}
     widths = {name: np.shape(array)[-1:] for name, array in values.items() if name != "counts"}
     wanted = {"input": (min(int(np.prod(shape)), int(options["size"])),), "features": widths.get("features", (1,))}
-    wanted |= {"labels": widths["labels"]} if "labels" in widths else {}
+    if "labels" in widths:
+        wanted |= {name: width for name, width in widths.items() if name == "labels" or name.endswith(BY_LABELS)}
     fits = {name: width if width and width[0] <= int(options["size"]) else (1,) for name, width in wanted.items()}
     return counts | {name: ((2, classes, *width), *ANY) for name, width in fits.items()}
 

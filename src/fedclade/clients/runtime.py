@@ -452,6 +452,8 @@ class ClientRuntime:
         random = stream(self.seed, f"describe {task.what}", client, round)
         x, y = self.federation.x[held], self.federation.y[held]
         if task.what in OF_FEATURES:
+            if y.dtype.kind == "f":  # amounts, as networks learn them: their unit must not matter
+                y = self.objective.scaled(torch.from_numpy(y)).numpy()
             network = self.network(client)
             weights = options.pop("weights", network.initial)
             options["features"] = features(network, weights, Rows(self.x, self.y, held))

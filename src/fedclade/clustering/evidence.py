@@ -32,7 +32,7 @@ BETA = 0.01  # the chance to cut a cloud further
 CLEAR = 0.2  # from here on clusters are more than pieces of a cloud
 CLEARER = 0.5  # the same inside clusters that another view has shown
 CLEARLY = 0.1  # by which another picture must be clearer than the first
-PRUNE = 0.05  # the chance to look for more clusters where members are alike
+PRUNE = 0.02  # the chance to look for more clusters where members are alike
 GAIN = 0.02  # by which more clusters must be clearer
 COMPLETE = 0.98  # of the real spread: nothing is left to explain
 MOST = 50  # clusters
@@ -189,13 +189,14 @@ def clearest(view: View, random: np.random.Generator, how: How) -> Look:
     looks = []
     for picture, layers in view.pictures.items():
         far, noise = ({name: of[picture, name] for name in layers} for of in (z, spread))
-        looks.append(look_at(picture, layers, p, far, noise, random, how, view.spread >= view.least))
+        looks.append(look_at(picture, layers, view.noise, p, far, noise, random, how, view.spread >= view.least))
     return max(looks, key=lambda look: look.clearness + CLEARLY * (look is looks[0]))
 
 
 def look_at(
     picture: str,
     layers: Layers,
+    variances: np.ndarray,
     p: float,
     z: Mapping[str, float],
     spread: Mapping[str, float],
@@ -221,7 +222,8 @@ def look_at(
     steps: list[Step] = []
     k, clearness = 1, 0.0
     usual: dict[int, float] = {}
-    while k < most and alike_inside(ab, cut(tree, k), random) <= PRUNE:
+    every = sum(counts[name] * one.every for name, one in halves.items())
+    while k < most and alike_inside(every, variances, cut(tree, k), random) <= PRUNE:
         step, means = next_step(tree, mean, k, most, random, how)
         usual = usual or means
         if step is None:
@@ -252,6 +254,11 @@ class Halves:
     def of(cls, a: np.ndarray, b: np.ndarray) -> "Halves":
         a, b = (half.astype(np.float64) - half.mean(axis=0, dtype=np.float64) for half in (a, b))
         return cls(a @ a.T, a @ b.T, b @ b.T)
+
+    @property
+    def every(self) -> np.ndarray:
+        """(halves, halves): of all halves, the first ones of all clients, then the second ones."""
+        return np.block([[self.aa, self.ab], [self.ab.T, self.bb]])
 
     @property
     def mean(self) -> np.ndarray:
@@ -318,8 +325,19 @@ def next_step(
     return Step(k + 1 + first, float(beyond[first]), needed, p), means
 
 
-def alike_inside(ab: np.ndarray, labels: np.ndarray, random: np.random.Generator, n: int = 199) -> float:
-    """The p-value of the members of each cluster being alike: the halves are dealt anew inside clusters."""
+def alike_inside(
+    products: np.ndarray, noise: np.ndarray, labels: np.ndarray, random: np.random.Generator, n: int = 199
+) -> float:
+    """The p-value of the members of each cluster being alike: the halves are dealt anew inside clusters.
+
+    Their products are taken around the cluster's mean, and scaled so that all noise is of one size.
+    """
+    sure, both = (1 / np.maximum(noise, 1e-300)).T.reshape(-1), np.tile(labels, 2)
+    same = (both[:, None] == both) * sure
+    means = same / same.sum(axis=1, keepdims=True)
+    centred = products - means @ products
+    centred = (centred - centred @ means.T) * np.sqrt(sure[:, None] * sure)
+    ab = centred[: len(labels), len(labels) :]
     order = np.argsort(labels, kind="stable")
     seen, count = np.trace(ab), 1
     for _ in range(n):

@@ -59,6 +59,19 @@ class Centres:
             noise += ((x - y) ** 2).sum(1, keepdims=True) / 4 / self.scales[view]
         return squares, noise
 
+    def at_home(self, members: Statistics, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of members, each from the centre of the *others* of its cluster, to which newcomers can be compared;
+        not a number for those who are alone."""
+        squares, noise = np.zeros(len(labels)), np.zeros(len(labels))
+        sizes = np.bincount(labels)[labels][:, None].astype(float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for view, points in self.points.items():
+                x, y = self.halves(members, view)
+                others = (sizes * points[labels] - (x + y) / 2) / (sizes - 1)
+                squares += ((x - others) * (y - others)).sum(1) / self.scales[view]
+                noise += ((x - y) ** 2).sum(1) / 4 / self.scales[view]
+        return np.where(sizes[:, 0] > 1, squares, np.nan), noise
+
 
 def find_groups_of(told: Sequence[Told], seed: int = 0, *, exact: int = EXACT) -> tuple[Evidence, np.ndarray]:
     """The clusters of everybody, and who was looked at: the evidence's looks are theirs."""

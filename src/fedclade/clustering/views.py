@@ -75,7 +75,7 @@ class Statistics:
     def rows_alone(self) -> dict[str, np.ndarray]:
         """Of each layer that needs no labels, (clients, numbers): the mean of all rows."""
         rows = np.maximum(self.counts.sum(axis=(1, 2)), 1.0)[:, None]
-        return {name: sums.sum(axis=(1, 2)) / rows for name, sums in self.sums.items() if name != "labels"}
+        return {name: sums.sum(axis=(1, 2)) / rows for name, sums in self.sums.items() if "labels" not in name}
 
 
 def presence(shares: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from fedclade.models.weights import average
 Told = Mapping[str, np.ndarray]
 SAME_CLASSES = 0.5  # of the classes that two clusters hold, on average: from here on they do the same task
 FEW_SENDERS = 1.5  # of a cluster in a round, on average: the mean of one client's model is no mean
-ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member
+ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member is from the others
 
 
 @remembered
@@ -183,10 +183,10 @@ class Clade(Method):
         if not known.views or len(clusters.models) == 1:
             only = clusters.largest if clusters.members else next(iter(clusters.models))
             return {client: Placement(only, {}, "there is one model") for client in told}
-        far, limit, members = distances(clusters, known, told)
+        far, limits, members = distances(clusters, known, told)
         return {
             client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of statistics", limit)
-            for row, client in zip(far, told, strict=True)
+            for row, limit, client in zip(far, limits.tolist(), told, strict=True)
         }
 
     def place_unlabelled(
@@ -256,10 +256,11 @@ def most_common(values: Iterable[int]) -> int:
     return int(found[counts.argmax()])
 
 
-def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tuple[np.ndarray, float, list[int]]:
-    """How far some clients are from each cluster's mean, free of the halves' noise; and how far members may be.
+def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """How far some clients are from each cluster's mean, free of the halves' noise; and how far each may be.
 
-    Of very many members some of each cluster are looked at.
+    That is by how far members are from the others of their cluster, which is what they really differ by and chance:
+    the fewer rows a newcomer has, the farther chance may carry it. Of very many members some are looked at.
     """
     homes = clusters.cluster_of
     clients = [client for client in known.told if client in homes and client not in told]
@@ -268,9 +269,12 @@ def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tup
     everybody, inside = Statistics.of([known.told[clients[place]] for place in seen]), inside[seen]
     shown, inside = np.unique(inside, return_inverse=True)
     centres = Centres.of(everybody, inside, known.pictures, known.weights)
-    at_home = centres.squares(everybody)[0][np.arange(len(inside)), inside]
+    at_home, chance = centres.at_home(everybody, inside)
+    at_home, chance = (of[~np.isnan(at_home)] for of in (at_home, chance))
+    apart = max(float(np.maximum(at_home, 0.0).mean()) if len(at_home) else 0.0, 1e-3)
+    farthest = max(float((at_home / (apart + chance)).max(initial=0.0)), 0.5)
     theirs = list(told.values())
     parts = [Statistics.of(theirs[start : start + AT_ONCE]) for start in range(0, len(theirs), AT_ONCE)]
-    squares = np.concatenate([centres.squares(part)[0] for part in parts])
-    limit = ROOM * float(np.sqrt(max(at_home.max(initial=0.0), 1e-3)))
-    return np.sqrt(np.maximum(squares, 0.0)), limit, members[shown].tolist()
+    squares, noise = (np.concatenate(of) for of in zip(*(centres.squares(part) for part in parts), strict=True))
+    limits = ROOM * np.sqrt(farthest * (apart + noise[:, 0]))
+    return np.sqrt(np.maximum(squares, 0.0)), limits, members[shown].tolist()
