@@ -4,8 +4,9 @@
 
 Each line is a way to deal out data; for every seed all clients train once from the same model, and their last layers are
 clustered, as FedClust does. "Best in hindsight" is the highest adjusted Rand index that any cut of the same tree reaches.
-Beside it, what else could be compared: all weights; all updates after five rounds of averaging, as FL+HC does; and the
-same with `halves`, for which clients also train on each half of their rows, so that what repeats itself decides.
+Beside it, what else could be compared: all weights, by FedClust's tree or AdaCFL's (without pre-clusters); all updates
+after five rounds of averaging, as FL+HC does; and the same with `halves`, for which clients also train on each half of
+their rows, so that what repeats itself decides.
 """
 
 import argparse
@@ -39,11 +40,13 @@ SETTINGS = [
 TRAINING = {"local_epochs": 4, "batch_size": 10, "learning_rate": 0.01, "momentum": 0.5}
 BESIDE = 3  # seeds of what takes longer
 WARMUP = 5  # rounds of averaging, FL+HC's own
-ONCE, ALL, LATER = (
+ONCE, ALL, LATER, ADACFL = (
     {"name": "fedclust"},
     {"name": "fedclust", "layers": "all"},
     {"name": "fl-hc", "warmup": WARMUP},
+    {"name": "adacfl", "layers": "all", "precluster": False},
 )
+ROUNDS = {"fedclust": 0, "fl-hc": WARMUP + 1, "adacfl": 1}  # until there are clusters
 WAYS: dict[str, dict[str, Any]] = {
     "last layers": ONCE,
     "last layers, halves": {**ONCE, "halves": True},
@@ -51,6 +54,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "all weights, halves": {**ALL, "halves": True},
     f"all, after {WARMUP} rounds": LATER,
     f"all, after {WARMUP} rounds, halves": {**LATER, "halves": True},
+    "AdaCFL, all weights": ADACFL,
+    "AdaCFL, all weights, halves": {**ADACFL, "halves": True},
 }
 
 
@@ -62,10 +67,9 @@ def one(case: tuple[str, str, int, str, str | None]) -> dict[str, Any]:
     data, split, seed, way, data_dir = case
     clients = 30 if split == "adacfl-b" else 20
     model = "mlp" if data in ("motionsense", "digits") else "lenet5"
-    rounds = WARMUP + 1 if WAYS[way]["name"] == "fl-hc" else 0
     result = fedclade.run(
-        data, split=split, clients=clients, rows=150, model=model, method=WAYS[way], rounds=rounds, seed=seed,
-        training=TRAINING, workers=1, data_dir=data_dir, evaluate_every=0,
+        data, split=split, clients=clients, rows=150, model=model, method=WAYS[way], rounds=ROUNDS[WAYS[way]["name"]],
+        seed=seed, training=TRAINING, workers=1, data_dir=data_dir, evaluate_every=0,
     )  # fmt: skip
     groups = result.record["groups"]
     record, best = result.last_kept("dendrogram"), float("nan")
@@ -108,7 +112,8 @@ def document(rows: list[dict[str, Any]]) -> str:
     beside = {row["seed"] for row in rows if WAYS[row["way"]] == LATER}
     compared = [row for row in rows if row["seed"] in beside]
     by_way = {way: [row for row in compared if row["way"] == way] for way in WAYS}
-    once, once_halved, every, every_halved, later, later_halved = (mean(some, "ari") for some in by_way.values())
+    aris = [mean(some, "ari") for some in by_way.values()]
+    once, every, later, ada = (halved - plain for plain, halved in zip(aris[::2], aris[1::2], strict=True))
     alike = [row for row in compared if row["hidden"] == 1]
     plain, halved = ([row for row in alike if ("halves" in row["way"]) is is_halved] for is_halved in (False, True))
     return f"""# The automatic number of clusters
@@ -128,14 +133,15 @@ any other: one cluster is then right, with ARI 1.
 ## Rounds, and two halves
 
 What is compared matters more than the rule. FL+HC (`fl-hc`) compares all updates after {WARMUP} rounds of averaging, by the same
-rule. With `halves = true` clients also train on each half of their rows, and the number is found as in [clade](../clade.md),
-by what repeats itself in both halves. Each cell has the numbers of clusters found ({len(beside)} seeds) and the mean ARI.
+rule; AdaCFL (here without pre-clusters) all weights after the first round. With `halves = true` clients also train on each half
+of their rows, and the number is found as in [clade](../clade.md), by what repeats itself in both halves. Each cell has the
+numbers of clusters found ({len(beside)} seeds) and the mean ARI.
 
 {side_by_side(by_way)}
 
-- Halves change the mean ARI of last layers by {once_halved - once:+.3f}: what is not there cannot repeat itself.
-  Of all weights after one training: {every_halved - every:+.3f}, for turned images show in the first layers.
-  Of all updates after {WARMUP} rounds: {later_halved - later:+.3f}.
+- Halves change the mean ARI of last layers by {once:+.3f}: what is not there cannot repeat itself.
+  Of all weights after one training: {every:+.3f}, for turned images show in the first layers.
+  Of all updates after {WARMUP} rounds: {later:+.3f}. Of AdaCFL with all weights: {ada:+.3f}.
 - Clients that are alike were split in {splits(plain)} runs without halves, in {splits(halved)} with them.
 """
 

@@ -1,4 +1,4 @@
-"""halves = true: the number of clusters by what repeats in both halves of clients' rows (FedClust, FL+HC)."""
+"""halves = true: the number of clusters by what repeats in both halves of clients' rows."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from fedclade.clients.runtime import ClientRuntime
 from fedclade.clients.tasks import Answer, Failure, Predict, Task, Train
 from fedclade.data import federation_of
 from fedclade.data.federation import Federation
+from fedclade.methods.adacfl import AdaCFL, found_within
 from fedclade.methods.fedclust import FedClust
+from fedclade.methods.fedsccs import KCenter, WeightsCosine
 from fedclade.methods.fl_hc import FLHC
 from fedclade.models.assigned import Networks
 from fedclade.report.groups import groups
@@ -24,6 +26,10 @@ from synthetic import planted
 LEARNING = {"local_epochs": 3, "batch_size": 10, "learning_rate": 0.02, "momentum": 0.5}
 ONCE: dict[str, Any] = {"name": "fedclust", "halves": True}
 LATER: dict[str, Any] = {"name": "fl-hc", "halves": True, "warmup": 1}
+ADACFL: dict[str, Any] = {"name": "adacfl", "halves": True}
+ADACFL_ALL: dict[str, Any] = {**ADACFL, "layers": "all", "precluster": False}
+COSINE: dict[str, Any] = {"name": "wc", "halves": True, "warmup": 1}
+CENTRES: dict[str, Any] = {"name": "kcenter", "halves": True, "warmup": 1}
 
 
 def run(data: Federation | str, method: dict[str, Any], rounds: int, **settings: Any) -> fedclade.Result:
@@ -31,7 +37,18 @@ def run(data: Federation | str, method: dict[str, Any], rounds: int, **settings:
     return fedclade.run(data, method=method, rounds=rounds, **given)
 
 
-@pytest.mark.parametrize(("method", "rounds"), [(ONCE, 0), ({**ONCE, "layers": "all"}, 0), (LATER, 2)])
+@pytest.mark.parametrize(
+    ("method", "rounds"),
+    [
+        (ONCE, 0),
+        ({**ONCE, "layers": "all"}, 0),
+        (LATER, 2),
+        ({**ADACFL, "precluster": False}, 1),
+        (ADACFL_ALL, 1),
+        (COSINE, 1),
+        (CENTRES, 1),
+    ],
+)
 def test_groups_of_labels_are_found_and_recorded(method: dict[str, Any], rounds: int) -> None:
     for seed in range(4):
         result = run("digits", method, rounds, split="label-groups:3", clients=12, rows=100, seed=seed)
@@ -39,7 +56,7 @@ def test_groups_of_labels_are_found_and_recorded(method: dict[str, Any], rounds:
         told = result.last_kept("groups")
         assert (told["why"], told["views"]) == ("groups", ["updates"])
         assert told["p"] < 0.02
-        layers = ["head"] if method is ONCE else result.layout.layers
+        layers = result.layout.layers if method is LATER or "layers" in method else ["head"]
         assert len(told["looks"][0]["weights"]) == len(layers)
         assert (np.asarray(told["margins"]) > 0).all()
         assert result.last_kept("dendrogram")["linkage"] == "ward"
@@ -56,12 +73,34 @@ def of_unlike_sizes(seed: int) -> Federation:
     return replace(whole, clients=tuple(clients))
 
 
-@pytest.mark.parametrize("layers", ["head", "all"])
-def test_clients_that_are_alike_are_not_split_even_if_some_train_longer(layers: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "rounds"),
+    [(ONCE, 0), ({**ONCE, "layers": "all"}, 0), ({**ADACFL, "precluster": False}, 1), (ADACFL_ALL, 1), (COSINE, 1)],
+)
+def test_clients_that_are_alike_are_not_split_even_if_some_train_longer(method: dict[str, Any], rounds: int) -> None:
     for seed in range(8):
-        found = run(of_unlike_sizes(seed), {**ONCE, "layers": layers}, 0, seed=seed)
+        found = run(of_unlike_sizes(seed), method, rounds, seed=seed)
         assert len(found.clusters) == 1, seed
         assert found.last_kept("groups")["why"] in ("alike", "no clear groups")
+
+
+def test_turned_images_show_by_halves_only() -> None:
+    alone = {**ADACFL_ALL, "halves": False}
+    for seed in range(4):
+        data = federation_of("digits", split="rotation:4", clients=16, seed=seed)
+        assert len(run(data, alone, 1, seed=seed).clusters) == 1
+        found = run(data, ADACFL_ALL, 1, seed=seed).summary["clusters"]
+        assert found["found"] == 4, seed
+        assert found["ari"] > 0.8
+
+
+def test_newcomers_join_clusters_that_are_nearer_to_each_other_than_members() -> None:
+    for seed in range(3):
+        data = federation_of("digits", split="rotation:4", clients=16, seed=seed)
+        events = [{"round": 2, "join": list(data.names[::4])}]  # one of each group
+        placements = run(data, ADACFL_ALL, 2, seed=seed, events=events).last_kept("placements")
+        assert set(placements) == set(data.names[::4])
+        assert all(told["cluster"] is not None for told in placements.values())
 
 
 def test_one_and_two_processes_give_the_same_bits(tmp_path: Path) -> None:
@@ -79,10 +118,12 @@ class Halved(Scripted):
     failing: tuple[tuple[str, int], ...] = ()
 
     def one(self, client: str, task: Task, round: int) -> Answer | Failure:
-        half = task.half if isinstance(task, Train) else 0
+        if not isinstance(task, Train):
+            return super().one(client, task, round)
+        half = task.half
         if (client, half) in self.failing:
             return Failure("timed out")
-        self.asked.append((client, half, getattr(task, "length", 0)))
+        self.asked.append((client, half, task.length))
         answer: Any = super().one(client, task, round)
         noise = np.random.default_rng([int(client[1:]), half]).normal(size=answer.weights.shape) / 10
         return replace(answer, weights=(answer.weights + noise).astype(np.float32))
@@ -140,6 +181,62 @@ def test_newcomers_and_clients_of_one_row_are_placed_as_ever() -> None:
     assert found.failures["failure"].str.contains("one row has no halves").all()
 
 
+def placed(**settings: Any) -> tuple[Session, AdaCFL]:
+    """AdaCFL on two groups, of whose clients the first six hold two classes and the others three."""
+    engine = two_groups(told={f"c{k}": spread(2 if k < 6 else 3) for k in range(10)})
+    method = AdaCFL(halves=True, **settings)
+    return Session(method, engine), method
+
+
+def spread(n_classes: int) -> dict[str, np.ndarray]:
+    return {"n_classes": np.array([n_classes], np.float32), "entropy": np.ones(1, np.float32)}
+
+
+def test_preclusters_divide_what_halves_find_or_join_it() -> None:
+    inside = {frozenset(c for c in part if (int(c[1:]) < 6) is few) for part in TWO_GROUPS for few in (True, False)}
+    session, _ = placed()
+    assert parts(session.go(1)) == inside
+    assert session.records["groups"]["clusters"] == 2
+    assert session.floats("cluster", "up") == 10 * 2 + 2 * 10 * (3 + 1)  # label entropies; the head, for each half
+    assert parts(placed(precluster=False)[0].go(1)) == TWO_GROUPS
+    assert len(placed(premerge="seed")[0].go(1)) == 1  # most of both pre-clusters, by equal votes, belong to the first
+    found, groups = np.array([0, 0, 1, 1, 1, 2]), np.array([0, 0, 0, 1, 1, 2])
+    assert found_within(found, groups, "inside").tolist() == [0, 0, 1, 2, 2, 3]
+    assert found_within(found, groups, "seed").tolist() == [0, 0, 0, 1, 1, 2]
+
+
+def test_adacfl_places_newcomers_by_a_finite_bound() -> None:
+    session, method = placed(precluster=False)
+    clusters = session.go(1, without=["c0", "c1"])
+    assert 0 < clusters.state.threshold < 2  # two of one group: noise of a tenth
+    assert session.place(clusters, ["c0"], 2)["c0"].limit == pytest.approx(9, abs=0.5)
+    assert parts(session.admit(clusters, ["c0", "c1"], 2)) == TWO_GROUPS
+    far = Session(method, Halved({**session.engine.weights, "c10": two((30, 0))}))
+    assert far.place(clusters, ["c10"], 2)["c10"].cluster is None
+    alike = Session(method, Halved({f"c{k}": two((9.0 * (k == 9), 0)) for k in range(10)}))
+    one = alike.go(1, without=["c8", "c9"])
+    assert len(one) == 1
+    assert np.isfinite(one.state.threshold)
+    assert [alike.place(one, [c], 2)[c].cluster for c in ("c8", "c9")] == [0, None]
+    nobody = Session(method, two_groups(failing=tuple((f"c{k}", 1) for k in range(10))))
+    assert len(nobody.go(1)) == 1
+
+
+def test_last_layers_alone_are_sent_and_newcomers_placed() -> None:
+    for kind in (WeightsCosine, KCenter):
+        session = Session(kind(halves=True, warmup=1), turned_away())
+        clusters = session.go(1, without=["c0", "c1"])
+        assert parts(session.admit(clusters, ["c0", "c1"], 2)) == TWO_GROUPS
+        assert session.floats("cluster", "up") == 2 * 8 * (3 + 1)
+        alike = Session(kind(halves=True, warmup=1), Halved({f"c{k}": two((9, 0)) for k in range(10)}))
+        assert len(alike.go(1)) == 1
+
+
+def turned_away() -> Halved:
+    """Groups that a cosine tells apart as well."""
+    return Halved({f"c{k}": two((9, 0) if k % 2 else (0, 9)) for k in range(10)})
+
+
 def test_halves_share_no_row_whatever_is_spared(tmp_path: Path) -> None:
     data = planted(n_clients=1, rows=31)
     runtime = ClientRuntime(data, Networks.shared("mlp", (8,), 4), Memory(tmp_path), 0, TRAINING)
@@ -155,7 +252,11 @@ def test_halves_share_no_row_whatever_is_spared(tmp_path: Path) -> None:
     assert runtime._places("c0", Predict(on="train")).tolist() == data["c0"].train.tolist()
 
 
-def test_a_number_of_ones_own_excludes_halves() -> None:
+@pytest.mark.parametrize("kind", [FedClust, FLHC, AdaCFL, WeightsCosine, KCenter])
+def test_a_number_of_ones_own_excludes_halves(kind: type[Any]) -> None:
     for given in ({"n_clusters": 3}, {"threshold": 1.0}):
         with pytest.raises(ValidationError, match="leave threshold and n_clusters out"):
-            FedClust(halves=True, **given)
+            kind(halves=True, **given)
+    method = kind(halves=True)
+    assert method.threshold == "auto"
+    assert kind(**method.model_dump()) == kind(halves=True, threshold="auto") == method

@@ -14,10 +14,11 @@ from pydantic import Field, ValidationInfo, field_validator
 from fedclade.ask import Ask, TrainedClients
 from fedclade.clients.tasks import Describe, Train
 from fedclade.clustering.hierarchy import Tree, agglomerate, cut, linkage_tree
+from fedclade.clustering.labels import in_order
 from fedclade.clustering.preclusters import preclusters
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.methods.base import About, Clusters, Placement, RoundContext, nearest, remembered
-from fedclade.methods.one_shot import OneShot
+from fedclade.methods.one_shot import ByHalves, Centres
 from fedclade.models.weights import Layout, average
 
 
@@ -27,10 +28,10 @@ class Merged:
 
     start: np.ndarray  # the model from which members trained when the clusters were made
     centres: Mapping[int, np.ndarray]  # of the chosen layers
-    threshold: float  # up to which clusters merged
+    threshold: float  # up to which clusters merged; by halves: how far two members of one cluster are apart at most
 
 
-class AdaCFL(OneShot):
+class AdaCFL(ByHalves):
     about: ClassVar[About] = About(
         "clusters once, by label entropy and then by the smallest dense layer",
         "Gong et al. 2022",
@@ -87,19 +88,29 @@ class AdaCFL(OneShot):
         """Clusters of those who trained from `start`; the others are placed like newcomers."""
         trained, groups = self.preclustered(trained, context, ask)
         vectors = trained.stack()[:, context.layout.select(self.chosen_layers(context.layout))]
-        distances = distance_matrix(vectors)
-        threshold = self.threshold if self.threshold != "auto" else automatic_threshold(distances, self.linkage)
-        labels, tree = merge_within(distances, groups, self.premerge, self.linkage, threshold)
-        clients = list(trained.clients)
-        ask.record("proximity", matrix=distances, clients=clients, measure=self.measure, preclusters=groups)
-        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
+        clients, distances = list(trained.clients), distance_matrix(vectors)
+        if self.halves:
+            found = self.labels(dict(zip(clients, vectors, strict=True)), start, context, ask)
+            labels = found_within(found, groups, self.premerge)
+            merged = float(distances[labels[:, None] == labels].max()) if len(clients) > 1 else np.inf
+        else:
+            labels, merged = self.merged(distances, clients, groups, ask)
         clusters = Clusters.from_labels(clients, labels, start)
         rows = np.array([answer.n_samples for answer in trained.values()])
         centres = {k: average(vectors[labels == k], rows[labels == k]) for k in clusters.members}
-        # Where the rule finds one group it sets no bound: newcomers may then be as far as the last two that merged.
-        merged = threshold if np.isfinite(threshold) or len(clients) < 2 else float(tree.heights[-1])
         clusters = clusters.remembering(Merged(start, centres, merged))
         return self.admit(clusters, set(context.clients) - set(clients), context, ask)
+
+    def merged(
+        self, distances: np.ndarray, clients: list[str], groups: np.ndarray, ask: Ask
+    ) -> tuple[np.ndarray, float]:
+        """The label of each client, and up to which distance clusters merged."""
+        threshold = self.threshold if self.threshold != "auto" else automatic_threshold(distances, self.linkage)
+        labels, tree = merge_within(distances, groups, self.premerge, self.linkage, threshold)
+        ask.record("proximity", matrix=distances, clients=clients, measure=self.measure, preclusters=groups)
+        ask.record("dendrogram", merges=tree.merges, clients=clients, linkage=self.linkage, labels=labels)
+        # Where the rule finds one group it sets no bound: newcomers may then be as far as the last two that merged.
+        return labels, threshold if np.isfinite(threshold) or len(clients) < 2 else float(tree.heights[-1])
 
     def preclustered(
         self, trained: TrainedClients, context: RoundContext, ask: Ask
@@ -130,17 +141,22 @@ class AdaCFL(OneShot):
     ) -> dict[str, tuple[Placement, np.ndarray]]:
         """Where newcomers belong, and the weights that tell it."""
         layers, state = self.chosen_layers(context.layout), clusters.state
-        centres: Mapping[int, np.ndarray] = state.centres
         if self.newcomers == "current":
             centres = {k: model[context.layout.select(layers)] for k, model in clusters.models.items()}
-        epsilon = self.epsilon if self.epsilon != "auto" else automatic_epsilon(centres, state.threshold)
+            state = replace(state, centres=centres)
+        epsilon = self.epsilon if self.epsilon != "auto" else automatic_epsilon(state.centres, state.threshold)
+        if self.epsilon == "auto" and self.halves:  # they find clusters that are nearer than members are to each other
+            epsilon = max(epsilon, state.threshold)
         placed = {}
         for client, answer in ask(Train(state.start, upload=layers), to=context.clients, phase="place").items():
-            far = {k: float(np.linalg.norm(answer.weights - centre)) for k, centre in centres.items()}
+            far = self.far(answer.weights, state, context)
             near = nearest(far)
             home = near if far[near] <= epsilon else None
             placed[client] = Placement(home, far, self.measure, epsilon), answer.weights
         return placed
+
+    def far(self, signal: np.ndarray, state: Centres | Merged, context: RoundContext) -> dict[int, float]:
+        return {k: float(np.linalg.norm(signal - centre)) for k, centre in state.centres.items()}
 
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """One after the other, so that whoever founds a cluster can be joined by the next."""
@@ -164,6 +180,9 @@ class AdaCFL(OneShot):
             ask.record("placements", **shown)
         return clusters
 
+    def halved_layers(self, layout: Layout) -> tuple[str, ...]:
+        return self.chosen_layers(layout)
+
     def chosen_layers(self, layout: Layout) -> tuple[str, ...]:
         """The layers whose weights stand for a client's data."""
         if self.layers == "all":
@@ -186,6 +205,14 @@ def merge_within(
     wall = 2.0 * (distances.max() or 1.0) * (np.sqrt(len(groups)) if linkage == "ward" else 1.0)
     tree = linkage_tree(np.where(same, distances, wall), linkage)
     return cut(tree, threshold=min(threshold, 0.75 * wall)), tree
+
+
+def found_within(found: np.ndarray, groups: np.ndarray, premerge: str) -> np.ndarray:
+    """Clusters that were found among all clients: divided by the groups, or each group where most of it belongs."""
+    if premerge == "inside":
+        return in_order(found * len(found) + groups)
+    homes = np.array([np.bincount(found[groups == group]).argmax() for group in range(groups.max() + 1)])
+    return in_order(homes[groups])
 
 
 def automatic_threshold(distances: np.ndarray, linkage: str) -> float:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedclade.ask import Ask, TrainedClients
-from fedclade.clients.tasks import Evaluate, Predict
+from fedclade.clients.tasks import Evaluate, Layers, Predict
 from fedclade.clustering.automatic import choose_partition, most_clusters
 from fedclade.clustering.centers import k_center, random_labels
 from fedclade.clustering.selection import everyone, least_selected, one_at_random, worst_half
@@ -28,7 +28,7 @@ from fedclade.clustering.similarity import (
 )
 from fedclade.errors import FedcladeError
 from fedclade.methods.base import About, Clusters, Count, Placement, RoundContext, remembered
-from fedclade.methods.one_shot import CutTree, OneShot, Signals, Threshold
+from fedclade.methods.one_shot import ByHalves, CutTree, OneShot, Signals, Threshold
 from fedclade.methods.probing import Probing, answers_on, public_rows, some_of
 from fedclade.models.weights import Layout
 
@@ -174,7 +174,22 @@ class FedSCCS(ByAnswers):
         }
 
 
-class WeightsCosine(SelectingClusters, CutTree):
+class ByLastLayers(SelectingClusters, ByHalves, CutTree):
+    """Models are compared by the weights of their last layers."""
+
+    def halved_layers(self, layout: Layout) -> Layers:
+        return "head"
+
+    def signals(
+        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
+    ) -> Signals:
+        """Without biases."""
+        layout = context.layout
+        place = layout.slices.get(f"{layout.head}.weight", layout.layers[layout.head])
+        return {client: answer.weights[place] for client, answer in trained.items()}
+
+
+class WeightsCosine(ByLastLayers):
     about: ClassVar[About] = About(
         "FedSCCS's loop with clusters by the cosine of last layers",
         "Talasso et al. 2024",
@@ -192,11 +207,6 @@ class WeightsCosine(SelectingClusters, CutTree):
     def measure(self) -> str:
         return "1 - mean cosine of last layers"
 
-    def signals(
-        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
-    ) -> Signals:
-        return kernels_of(trained, context.layout)
-
     def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
         similarity = cosine_matrix(np.stack(list(signals.values())))
         return ward_clusters(self, similarity, list(signals), "cosine of last layers", ask)
@@ -205,7 +215,7 @@ class WeightsCosine(SelectingClusters, CutTree):
         return {k: 1.0 - float(cosine(signal, others).mean()) for k, others in state.known.items()}
 
 
-class KCenter(SelectingClusters, CutTree):
+class KCenter(ByLastLayers):
     about: ClassVar[About] = About(
         "FedSCCS's loop with clusters by k-center on last layers",
         "Sener & Savarese 2018",
@@ -222,11 +232,6 @@ class KCenter(SelectingClusters, CutTree):
     def measure(self) -> str:
         return "distance of last layers to the centre"
 
-    def signals(
-        self, trained: TrainedClients, start: np.ndarray, context: RoundContext, ask: Ask, state: Any
-    ) -> Signals:
-        return kernels_of(trained, context.layout)
-
     def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
         rows = np.stack(list(signals.values()))
         distances = distance_matrix(rows)
@@ -236,6 +241,13 @@ class KCenter(SelectingClusters, CutTree):
             tried = [k_center(rows, k).labels for k in range(1, most_clusters(len(rows)) + 1)]
             wanted = int(choose_partition(distances, tried).max()) + 1
         return k_center(rows, min(wanted, len(rows))).labels
+
+    def labels(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> np.ndarray:
+        """Halves find how many centres there are; who belongs to which is k-center's to say."""
+        if not self.halves:
+            return self.group(signals, context, ask)
+        found = self.found_by_halves(list(signals), start, context, ask)
+        return k_center(np.stack(list(signals.values())), len(set(found.values())) or 1).labels
 
     def kept(self, clusters: Clusters, signals: Signals, start: np.ndarray) -> Grouped:
         """The centres: k-center is done once more, which gives the same."""
@@ -281,9 +293,3 @@ def ward_clusters(method: CutTree, similarity: np.ndarray, clients: list[str], m
     """Clients that are like the same others, by Ward's linkage."""
     distances = column_distances(np.round(similarity, 12))  # rounding must not tell equal clients apart
     return method.cut(distances, clients, "ward", ask, measure=measure, shown=similarity)
-
-
-def kernels_of(trained: TrainedClients, layout: Layout) -> dict[str, np.ndarray]:
-    """The weights of each client's last layer, without its bias."""
-    place = layout.slices.get(f"{layout.head}.weight", layout.layers[layout.head])
-    return {client: answer.weights[place] for client, answer in trained.items()}

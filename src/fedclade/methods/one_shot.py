@@ -20,6 +20,7 @@ from fedclade.clustering.many import EXACT
 from fedclade.clustering.similarity import distance_matrix
 from fedclade.methods.base import Clusters, Count, Method, Placement, RoundContext, nearest, nobody_answered, remembered
 from fedclade.methods.evidence import record
+from fedclade.models.weights import Layout
 
 Threshold = Annotated[float, Field(ge=0)] | Literal["auto"] | None
 Linkage = Literal["single", "complete", "average", "weighted", "ward"]
@@ -193,33 +194,23 @@ class OneShot(Method):
         return placements
 
 
-class ByDistance(OneShot, CutTree):
-    """Clients are compared by the distance between vectors, newcomers by that to the mean of each cluster."""
+class ByHalves(OneShot):
+    """Clients are compared by what they trained: what repeats when they train on two halves of their rows is real."""
 
-    linkage: Linkage = "average"
-    metric: Literal["euclidean", "l1", "cosine"] = "euclidean"  # how far two clients are apart
     halves: bool = False  # find the number by what repeats in both halves of clients' rows: two more trainings of each
 
-    @model_validator(mode="after")
-    def _halves_find_the_number(self) -> Self:
-        if self.halves and self.threshold != "auto":
+    @model_validator(mode="before")
+    @classmethod
+    def _halves_find_the_number(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not values.get("halves"):
+            return values
+        if any(values.get(name) not in (None, "auto") for name in ("threshold", "n_clusters")):
             raise ValueError("halves = true finds the number of clusters: leave threshold and n_clusters out")
-        return self
+        return {**values, "threshold": "auto"}  # in place of a method's own number
 
-    @model_validator(mode="after")
-    def _ward_is_euclidean(self) -> Self:
-        if self.linkage == "ward" and self.metric != "euclidean":
-            raise ValueError("Ward's linkage needs metric = 'euclidean': choose another of the two")
-        return self
-
-    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
-        """What is recorded of very many clients are those that stand for the others."""
-        rows = np.stack(list(signals.values()))
-        found = agglomerate_rows(rows, self.linkage, metric=self.metric, **self.wanted(len(rows)))
-        names = list(signals)
-        shown = [names[k] for k in found.shown]
-        record_tree(ask, found.tree, found.labels[found.shown], shown, found.distances, self.measure)
-        return found.labels
+    def halved_layers(self, layout: Layout) -> Layers:
+        """The layers that are compared, of those who train on halves."""
+        return self.upload
 
     def labels(self, signals: Signals, start: np.ndarray, context: RoundContext, ask: Ask) -> np.ndarray:
         """By both halves of those who have them, of very many clients of some; the others join the nearest cluster."""
@@ -240,22 +231,44 @@ class ByDistance(OneShot, CutTree):
         drawn = context.random("halves").permutation(len(clients))[:EXACT]
         asked = [clients[place] for place in sorted(drawn)]
         rows = {client: ask.trained[client].n_samples for client in asked}
-        task = Train(start, upload=self.upload, save="", length=int(np.median(list(rows.values()))))
-        halves = []
+        layers = self.halved_layers(context.layout)
+        task = Train(start, upload=layers, save="", length=int(np.median(list(rows.values()))))
+        began, halves = start[context.layout.select(layers)], []
         for half in (1, 2):
             trained = ask(replace(task, half=half), to=asked, phase="cluster")
-            halves.append(self.signals(trained, start, context, ask, None))
+            halves.append({client: answer.weights - began for client, answer in trained.items()})
             asked = list(halves[-1])
         if not asked:
             return {}
         a, b = (np.stack([half[client] for client in asked]) for half in halves)
-        places = context.layout.layers if self.upload is None else {context.layout.head: slice(None)}
-        layers = {name: (a[:, place], b[:, place]) for name, place in places.items()}
+        updates = {name: (a[:, place], b[:, place]) for name, place in context.layout.within(layers).items()}
         sizes = np.array([(rows[client] // 2, -(-rows[client] // 2)) for client in asked])
-        view = View({"layers": layers}, 1 / np.clip(sizes, 1, task.length))  # the variance of their noise
+        view = View({"layers": updates}, 1 / np.clip(sizes, 1, task.length))  # the variance of their noise
         found = find_groups({"updates": view}, context.seed, clear=CLEAR, slack=SLACK)
         record(found, asked, np.arange(len(asked)), ask, measure="distance of updates of two halves")
         return dict(zip(asked, found.labels.tolist(), strict=True))
+
+
+class ByDistance(ByHalves, CutTree):
+    """Clients are compared by the distance between vectors, newcomers by that to the mean of each cluster."""
+
+    linkage: Linkage = "average"
+    metric: Literal["euclidean", "l1", "cosine"] = "euclidean"  # how far two clients are apart
+
+    @model_validator(mode="after")
+    def _ward_is_euclidean(self) -> Self:
+        if self.linkage == "ward" and self.metric != "euclidean":
+            raise ValueError("Ward's linkage needs metric = 'euclidean': choose another of the two")
+        return self
+
+    def group(self, signals: Signals, context: RoundContext, ask: Ask) -> np.ndarray:
+        """What is recorded of very many clients are those that stand for the others."""
+        rows = np.stack(list(signals.values()))
+        found = agglomerate_rows(rows, self.linkage, metric=self.metric, **self.wanted(len(rows)))
+        names = list(signals)
+        shown = [names[k] for k in found.shown]
+        record_tree(ask, found.tree, found.labels[found.shown], shown, found.distances, self.measure)
+        return found.labels
 
     def far(self, signal: np.ndarray, state: Centres, context: RoundContext) -> dict[int, float]:
         distances = distance_matrix(np.stack([signal, *state.centres.values()]), self.metric)[0, 1:]

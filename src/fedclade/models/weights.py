@@ -90,6 +90,16 @@ class Layout:
         places = [self.layers[name] for name in self.layers if name in names]
         return np.concatenate([np.arange(place.start, place.stop) for place in places] or [np.arange(0)])
 
+    def within(self, layers: str | Sequence[str] | None) -> dict[str, slice]:
+        """Where each of some layers lies in what `select` takes of the vector."""
+        if layers is None:
+            return self.layers
+        others, places, start = self.others(layers), {}, 0
+        for name, place in self.layers.items():
+            if place not in others:
+                places[name] = slice(start, start := start + place.stop - place.start)
+        return places
+
     def others(self, layers: str | Sequence[str] | None) -> list[slice]:
         """Where the parameters of all other layers lie."""
         if layers is None:
