@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedclade.clustering.evidence import Evidence, View, counts_differ, explained, find_groups, margins_of
+from fedclade.clustering.evidence import (
+    Evidence,
+    Halves,
+    View,
+    alike_inside,
+    counts_differ,
+    explained,
+    find_groups,
+    margins_of,
+)
 from fedclade.clustering.scores import adjusted_rand
 from fedclade.clustering.views import Statistics, Told
 
@@ -225,3 +234,17 @@ def test_with_slack_clients_that_are_alike_stay_together() -> None:
         views = in_layers(random, np.zeros((1, 40)), np.zeros(12, int), 1.0)
         splits += find_groups(views, seed, slack=0.5, clear=0.1, n_permutations=299, n_clouds=99).n_clusters > 1
     assert splits <= 3
+
+
+@pytest.mark.parametrize(("real", "least", "most"), [(0.0, 0.0, 0.09), (0.07, 0.85, 1.0)])
+@pytest.mark.parametrize("rows", ROWS)
+def test_members_that_are_alike_are_known_as_such(rows: str, real: float, least: float, most: float) -> None:
+    """Two clusters far apart, whose members differ by chance, or a little really: how often it is told at 5 %."""
+    sure, draws, labels = 0, 200, np.arange(24) % 2
+    for seed in range(draws):
+        random = np.random.default_rng(seed)
+        noise = np.repeat([[1 / ROWS[rows](random)] for _ in labels], 2, axis=1)
+        points = 3 * random.normal(size=(2, 12))[labels] + real * random.normal(size=(24, 12))
+        a, b = (points + np.sqrt(noise[:, [k]]) * random.normal(size=points.shape) for k in (0, 1))
+        sure += alike_inside(Halves.of(a, b).every, noise, labels, random, n=99) <= 0.05
+    assert least <= sure / draws <= most
