@@ -16,7 +16,7 @@ in both halves; the noise of the halves is independent, so products of a and b a
 5. Of several views that show groups the clearest counts; the others are looked at inside its clusters.
 
 A view may be seen in several *pictures* (shares of labels, which labels are there at all): they are tested together,
-and the first counts unless another is much clearer.
+and of those in which clients differ the first counts unless another is much clearer.
 """
 
 from collections.abc import Hashable, Mapping
@@ -181,15 +181,19 @@ def _inside(labels: np.ndarray, view: View, random: np.random.Generator, how: Ho
 
 
 def clearest(view: View, random: np.random.Generator, how: How) -> Look:
-    """The first picture, unless another shows groups much more clearly; they are tested together."""
+    """The first picture, unless another shows groups much more clearly; they are tested together, and noise that looks
+    like groups in a picture of which nobody is sure does not count."""
     every = {(picture, name): pair for picture, layers in view.pictures.items() for name, pair in layers.items()}
-    p, z, spread = differ(every, view.noise, random, how.n_permutations)
-    if view.counts is not None:
-        p = counts_differ(view.counts, random, how.n_permutations)
+    z, null, spread = differ(every, view.noise, random, how.n_permutations)
+    ps = {picture: p_value(max(z[picture, name] for name in layers), null) for picture, layers in view.pictures.items()}
+    if view.counts is not None:  # tables of the same margins tell more, of all pictures
+        ps = dict.fromkeys(ps, counts_differ(view.counts, random, how.n_permutations))
     looks = []
     for picture, layers in view.pictures.items():
         far, noise = ({name: of[picture, name] for name in layers} for of in (z, spread))
-        looks.append(look_at(picture, layers, view.noise, p, far, noise, random, how, view.spread >= view.least))
+        matters = view.spread >= view.least
+        look = look_at(picture, layers, view.noise, ps[picture], far, noise, random, how, matters)
+        looks.append(replace(look, p=min(ps.values())))
     return max(looks, key=lambda look: look.clearness + CLEARLY * (look is looks[0]))
 
 
@@ -222,7 +226,7 @@ def look_at(
     steps: list[Step] = []
     k, clearness = 1, 0.0
     usual: dict[int, float] = {}
-    every = sum(counts[name] * one.every for name, one in halves.items())
+    every = np.sum([counts[name] * one.every for name, one in halves.items()], axis=0)
     while k < most and alike_inside(every, variances, cut(tree, k), random) <= PRUNE:
         step, means = next_step(tree, mean, k, most, random, how)
         usual = usual or means
@@ -268,8 +272,9 @@ class Halves:
 
 def differ(
     layers: Mapping[K, Pair], noise: np.ndarray, random: np.random.Generator, n: int
-) -> tuple[float, dict[K, float], dict[K, float]]:
-    """The p-value of clients being alike in all layers, how far each layer is from that, and the noise of each."""
+) -> tuple[dict[K, float], np.ndarray, dict[K, float]]:
+    """How far each layer is from clients being alike in all of them, how far the farthest is if they are (drawn n
+    times, after what was seen), and the noise of each."""
     count = 2 * len(noise)
     pairings = np.array([np.arange(count), *(random.permutation(count) for _ in range(n))]).reshape(n + 1, -1, 2)
     sure = 1 / np.maximum(noise, 1e-300).reshape(-1, 1)  # (halves of all clients, 1)
@@ -280,9 +285,13 @@ def differ(
         row[:] = (halves @ halves.T)[pairings[..., 0], pairings[..., 1]].sum(axis=1)
     spread = scores.std(axis=1)
     z = (scores - scores.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1.0)[:, None]
-    top = z.max(axis=0)
-    p = float((top >= top[0] - 1e-9).mean())
-    return p, dict(zip(layers, z[:, 0].tolist(), strict=True)), dict(zip(layers, spread.tolist(), strict=True))
+    seen, noise_of = (dict(zip(layers, values.tolist(), strict=True)) for values in (z[:, 0], spread))
+    return seen, z.max(axis=0), noise_of
+
+
+def p_value(seen: float, null: np.ndarray) -> float:
+    """Among draws of which what was seen, or what is beyond it, is one."""
+    return float((null >= seen - 1e-9).mean())
 
 
 def counts_differ(counts: np.ndarray, random: np.random.Generator, n: int) -> float:

@@ -46,6 +46,11 @@ class Statistics:
         rows = np.maximum(self.counts.sum(axis=(0, 1)), 1.0)[:, None]
         return {name: sums.sum(axis=(0, 1)) / rows for name, sums in self.sums.items()}
 
+    @property
+    def rows(self) -> np.ndarray:
+        """How many rows each client has."""
+        return np.asarray(self.counts.sum(axis=(1, 2)))
+
     def shares(self) -> np.ndarray:
         return np.asarray(self.counts / np.maximum(self.counts.sum(axis=2, keepdims=True), 1.0))
 
@@ -74,8 +79,16 @@ class Statistics:
 
     def rows_alone(self) -> dict[str, np.ndarray]:
         """Of each layer that needs no labels, (clients, numbers): the mean of all rows."""
-        rows = np.maximum(self.counts.sum(axis=(1, 2)), 1.0)[:, None]
+        rows = np.maximum(self.rows, 1.0)[:, None]
         return {name: sums.sum(axis=(1, 2)) / rows for name, sums in self.sums.items() if "labels" not in name}
+
+    def chance_of_rows(self) -> dict[str, float]:
+        """Of these layers: the square by which chance moves the mean of one row; that of many is moved by less."""
+        rows = np.maximum(self.counts.sum(axis=2), 1.0)[..., None]
+        halves = {name: self.sums[name].sum(axis=2) / rows for name in self.rows_alone()}
+        # The difference of two halves is moved by both.
+        moved = {name: ((half[:, 0] - half[:, 1]) ** 2).sum(axis=1) for name, half in halves.items()}
+        return {name: float((square / (1 / rows).sum(axis=(1, 2))).mean()) for name, square in moved.items()}
 
 
 def presence(shares: np.ndarray) -> np.ndarray:

@@ -28,6 +28,8 @@ from fedclade.models.weights import average
 Told = Mapping[str, np.ndarray]
 SAME_CLASSES = 0.5  # of the classes that two clusters hold, on average: from here on they do the same task
 FEW_SENDERS = 1.5  # of a cluster in a round, on average: the mean of one client's model is no mean
+CLOSE = 1e-3  # the square of a distance that is none
+FARTHEST = 0.2  # what the farthest member has at least of what members differ by and of chance: few may be near by luck
 ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member is from the others
 
 
@@ -202,11 +204,12 @@ class Clade(Method):
             return {client: Placement(only, {}, "there is one model") for client in rows}
         homes = clusters.cluster_of
         clients = [client for client in known.told if client in homes]
-        means = Statistics.of([known.told[client] for client in clients]).rows_alone()
-        members = sorted({homes[client] for client in clients})
-        inside = np.array([members.index(homes[client]) for client in clients])
-        squares, at_home = np.zeros((len(rows), len(members))), np.zeros(len(clients))
-        for layer, points in means.items():
+        told = Statistics.of([known.told[client] for client in clients])
+        members, inside = np.unique([homes[client] for client in clients], return_inverse=True)
+        sizes = np.bincount(inside)[inside].astype(float)
+        squares, at_home, chance = np.zeros((len(rows), len(members))), np.zeros(len(clients)), 0.0
+        chances = told.chance_of_rows()
+        for layer, points in told.rows_alone().items():
             centres = np.stack([points[inside == place].mean(axis=0) for place in range(len(members))])
             apart = ((points - centres[inside]) ** 2).sum(axis=1)
             between = ((centres - centres.mean(axis=0)) ** 2).sum(axis=1).mean()
@@ -214,11 +217,14 @@ class Clade(Method):
             weight = between / max(float(apart.mean()), 1e-12) / max(float(between), 1e-12)
             theirs = np.stack([np.asarray(of[layer], np.float64).mean(axis=0) for of in rows.values()])
             squares += weight * ((theirs[:, None] - centres) ** 2).sum(axis=2)
-            at_home += weight * apart
-        limit = ROOM * float(np.sqrt(at_home.max()))
+            at_home += weight * apart * (sizes / np.maximum(sizes - 1, 1)) ** 2  # from the centre of the others
+            chance += weight * chances[layer]
+        theirs = np.array([len(next(iter(of.values()))) for of in rows.values()])
+        mine, new = chance / np.maximum(told.rows, 1.0), chance / np.maximum(theirs, 1.0)
+        limits = np.sqrt(new + room((at_home - mine)[sizes > 1], mine[sizes > 1], new))
         return {
-            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of rows without labels", limit)
-            for client, row in zip(rows, np.sqrt(squares), strict=True)
+            client: placement(dict(zip(members.tolist(), row, strict=True)), "distance of rows without labels", limit)
+            for client, row, limit in zip(rows, np.sqrt(squares).tolist(), limits.tolist(), strict=True)
         }
 
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
@@ -271,10 +277,19 @@ def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tup
     centres = Centres.of(everybody, inside, known.pictures, known.weights)
     at_home, chance = centres.at_home(everybody, inside)
     at_home, chance = (of[~np.isnan(at_home)] for of in (at_home, chance))
-    apart = max(float(np.maximum(at_home, 0.0).mean()) if len(at_home) else 0.0, 1e-3)
-    farthest = max(float((at_home / (apart + chance)).max(initial=0.0)), 0.5)
     theirs = list(told.values())
     parts = [Statistics.of(theirs[start : start + AT_ONCE]) for start in range(0, len(theirs), AT_ONCE)]
     squares, noise = (np.concatenate(of) for of in zip(*(centres.squares(part) for part in parts), strict=True))
-    limits = ROOM * np.sqrt(farthest * (apart + noise[:, 0]))
+    limits = np.sqrt(room(at_home, chance, noise[:, 0]))
     return np.sqrt(np.maximum(squares, 0.0)), limits, members[shown].tolist()
+
+
+def room(at_home: np.ndarray, chance: np.ndarray, of_newcomers: np.ndarray) -> np.ndarray:
+    """How far from its cluster each newcomer may be, squared and free of noise.
+
+    Members are so far from the others of their clusters by what they really differ by, and by chance: so much of the
+    two as the farthest of them is allowed to newcomers, whose chance is their own.
+    """
+    real = max(float(np.maximum(at_home, 0.0).mean()) if len(at_home) else 0.0, CLOSE)
+    farthest = max(float((at_home / (real + chance)).max(initial=0.0)), FARTHEST)
+    return np.asarray(ROOM**2 * farthest * (real + of_newcomers))
