@@ -253,14 +253,14 @@ def test_members_that_are_alike_are_known_as_such(rows: str, real: float, least:
 def test_a_picture_of_noise_does_not_hide_groups_in_another() -> None:
     """Groups call the same things by other names: nothing is seen on average over classes, much class by class."""
     centres, found = 2 * np.random.default_rng(0).normal(size=(4, 8)), []
-    for seed in range(30):
+    for seed in range(40):
         random = np.random.default_rng(seed)
-        clients, groups = [], np.arange(24) % 2
+        clients, groups = [], np.arange(12) % 2
         for group in groups:
-            kinds = random.integers(0, 4, ROWS["very unlike numbers of rows"](random) + 60)
+            kinds = random.integers(0, 4, random.integers(8, 601))
             x, marks = centres[kinds] + 0.5 * random.normal(size=(len(kinds), 8)), np.eye(4)[(kinds + group) % 4]
             halves = [slice(None, len(kinds) // 2), slice(len(kinds) // 2, None)]
             counts = np.stack([marks[half].sum(0) for half in halves])
             clients.append({"counts": counts, "features": np.stack([marks[half].T @ x[half] for half in halves])})
         found.append(adjusted_rand(groups, evidence(clients, seed).labels))
-    assert np.mean(np.array(found) == 1) >= 0.9
+    assert np.mean(np.array(found) == 1) >= 0.95
