@@ -174,6 +174,34 @@ def test_newcomers_without_labels_are_scaled_as_the_clients_were(tmp_path: Path)
             assert placed[name].cluster == result.cluster_of(f"c{client.group}")
 
 
+def test_unlabelled_newcomers_of_few_rows_are_no_strangers(tmp_path: Path) -> None:
+    from fedclade.newcomers import place_unlabelled
+
+    ways = np.array([[1, -1, 1, -1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, -1, -1], [-1, -1, 0, 0, 1, 0, 0, 1]], np.float32)
+    lost = {60: 0, 15: 0}
+    for seed in range(3):
+        everybody = planted(n_clients=45, n_groups=1, rows=60, seed=seed)
+        clients = [replace(client, group=place % 3) for place, client in enumerate(everybody.clients)]
+        x = everybody.x.copy()
+        for client in clients:
+            x[np.concatenate([client.train, client.test])] += ways[client.group]
+        here = [client for client in clients if client.group < 2]
+        data = replace(everybody, x=x, clients=tuple(here[:20]))
+        result = run(data, tmp_path / f"{seed}", 1, serving="model")
+        assert result.agreement["ari"] == 1
+        for rows in lost:
+            new = [client for client in clients if client not in here[:20]]
+            placed = place_unlabelled(result.path, {client.name: x[client.train[:rows]] for client in new})
+            for client in new:
+                cluster = placed[client.name].cluster
+                if client.group < 2:
+                    assert cluster in (None, result.cluster_of(f"c{client.group}"))
+                    lost[rows] += cluster is None
+                elif rows == 60:
+                    assert cluster is None
+    assert max(lost.values()) <= 5  # of 30
+
+
 @pytest.mark.parametrize("case", ["regression", "multilabel", "tokens"])
 def test_tasks_without_classes_of_rows_are_looked_at_too(case: str, tmp_path: Path) -> None:
     from test_tasks import a_run
