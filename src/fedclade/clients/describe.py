@@ -53,7 +53,7 @@ def _generative(name: str) -> Statistic:
     return statistic
 
 
-BY_LABELS = " by labels"  # how layers end that tell how rows and amounts go together
+BY_LABELS = {name: f"{name} by labels" for name in ("input", "features")}  # how rows and amounts go together
 
 
 def halves(
@@ -79,9 +79,9 @@ def halves(
     if not classes:
         layers["labels"] = sketch(y.reshape(len(y), -1), size)
     told = {name: np.stack([marks[part].T @ values[part] for part in parts]) for name, values in layers.items()}
-    for name in ("input", "features") if y.dtype.kind == "f" else ():
+    for name, together in BY_LABELS.items() if y.dtype.kind == "f" else ():
         products = [layers["labels"][part].T @ layers[name][part] for part in parts]  # sketches are sums: order is free
-        told[f"{name}{BY_LABELS}"] = np.stack([sketch(both.reshape(1, -1), size) for both in products])
+        told[together] = np.stack([sketch(both.reshape(1, -1), size) for both in products])
     return {"counts": np.stack([marks[part].sum(axis=0) for part in parts]), **told}
 
 
@@ -192,7 +192,7 @@ def _halves_answer(options: Any, shape: tuple[int, ...], n_classes: int, values:
     widths = {name: np.shape(array)[-1:] for name, array in values.items() if name != "counts"}
     wanted = {"input": (min(int(np.prod(shape)), int(options["size"])),), "features": widths.get("features", (1,))}
     if "labels" in widths:
-        wanted |= {name: width for name, width in widths.items() if name == "labels" or name.endswith(BY_LABELS)}
+        wanted |= {name: widths[name] for name in ("labels", *BY_LABELS.values()) if name in widths}
     fits = {name: width if width and width[0] <= int(options["size"]) else (1,) for name, width in wanted.items()}
     return counts | {name: ((2, classes, *width), *ANY) for name, width in fits.items()}
 

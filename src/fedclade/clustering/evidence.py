@@ -226,7 +226,9 @@ def look_at(
     steps: list[Step] = []
     k, clearness = 1, 0.0
     usual: dict[int, float] = {}
-    every = np.sum([counts[name] * one.every for name, one in halves.items()], axis=0)
+    every = np.zeros((2 * n, 2 * n))
+    for name, one in halves.items():
+        every += counts[name] * one.every
     while k < most and alike_inside(every, variances, cut(tree, k), random) <= PRUNE:
         step, means = next_step(tree, mean, k, most, random, how)
         usual = usual or means
