@@ -99,27 +99,21 @@ results-reliability: install
 	$(BIN)/python tools/reliability.py
 
 # Tables of the papers at their own settings, as far as an evening goes; what the CSV files hold is not run again.
-MADE := runs/reproduce
 HICFL := --row FedAvg --row MTCFL --row "HiCFL, the paper's rule" --row "HiCFL, this package's rule"
 FEDCLUST := --row Local --row FedAvg --row FedProx --row LG --row IFCA --row PACFL \
 	--row "FedClust, the paper's K" --row "FedClust, automatic"
 
+# What the CSV beside a page holds is not run again: $(call page,ITEM,NAME,OPTIONS).
+page = $(BIN)/fedclade reproduce $(1) $(3) --page docs/results/$(2).md \
+	$(patsubst %,--known %,$(wildcard docs/results/$(2).csv))
+
 reproductions: install
-	$(BIN)/fedclade reproduce fedclust/table1 --scale full --column FMNIST $(FEDCLUST) --seeds 1 --rounds 40 \
-		--known docs/results/fedclust-table1.csv
-	$(BIN)/fedclade reproduce hicfl/table2 --scale full --column "MNIST, Non-IID-3" $(HICFL) --seeds 1 --rounds 16 \
-		--known docs/results/hicfl-table2.csv
-	$(BIN)/fedclade reproduce fedsccs/fig8 --scale small
-	for name in fedclust-table1/full hicfl-table2/full fedsccs-fig8/small; do \
-		cp $(MADE)/$$name/table.md docs/results/$$(dirname $$name).md; \
-		cp $(MADE)/$$name/runs.csv docs/results/$$(dirname $$name).csv; \
-	done
+	$(call page,fedclust/table1,fedclust-table1,--scale full --column FMNIST $(FEDCLUST) --seeds 1 --rounds 40)
+	$(call page,hicfl/table2,hicfl-table2,--scale full --column "MNIST, Non-IID-3" $(HICFL) --seeds 1 --rounds 16)
+	$(call page,fedsccs/fig8,fedsccs-fig8,--scale small)
 
 # The same at the papers' rounds, many hours of two cores; what docs/results has is not run again, and a page shows what
 # there is. `make results-small` then says in docs/results.md what it means, claim by claim.
-full = $(BIN)/fedclade reproduce $(1) --scale full $(3) $(patsubst %,--known %,$(wildcard docs/results/$(2).csv))
-keep = for kind in table.md:$(2).md runs.csv:$(2).csv; do \
-	cp $(MADE)/$(subst /,-,$(1))/full/$${kind%:*} docs/results/$${kind\#*:}; done
 SEVERAL := --row FedAvg --row LG --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
 FEW := --row FedAvg --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
 MNISTS := $(foreach data,MNIST FashionMNIST,$(foreach kind,1 2 3,--column "$(data), Non-IID-$(kind)"))
@@ -128,19 +122,14 @@ TEN := --row "K = 10, all members" --row "K = 10, one at random" --row "K = 10, 
 
 .PHONY: reproductions-full
 reproductions-full: install
-	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --seeds 1)
-	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --seeds 3 $(SEVERAL))
-	$(call full,fedclust/table1,fedclust-table1-200,--column CIFAR-10 --seeds 1 $(FEW))
-	$(call full,fedclust/table1,fedclust-table1-200,--column FMNIST --column CIFAR-10 --seeds 3 --only-finished)
-	$(call keep,fedclust/table1,fedclust-table1-200)
-	$(call full,fedsccs/fig5,fedsccs-fig5-100,--seeds 1)
-	$(call keep,fedsccs/fig5,fedsccs-fig5-100)
-	$(call full,fedsccs/fig8,fedsccs-fig8-100,--seeds 1 $(TEN))
-	$(call keep,fedsccs/fig8,fedsccs-fig8-100)
-	$(call full,hicfl/table2,hicfl-table2-50,--seeds 1 $(MNISTS))
-	$(call keep,hicfl/table2,hicfl-table2-50)
-	$(call full,adacfl/table2,adacfl-table2-50,--seeds 1 $(ADACFLS))
-	$(call keep,adacfl/table2,adacfl-table2-50)
+	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --seeds 1)
+	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --seeds 3 $(SEVERAL))
+	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column CIFAR-10 --seeds 1 $(FEW))
+	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --column CIFAR-10 --only-finished)
+	$(call page,fedsccs/fig5,fedsccs-fig5-100,--scale full --seeds 3)
+	$(call page,fedsccs/fig8,fedsccs-fig8-100,--scale full --seeds 3 $(TEN))
+	$(call page,hicfl/table2,hicfl-table2-50,--scale full --seeds 1 $(MNISTS))
+	$(call page,adacfl/table2,adacfl-table2-50,--scale full --seeds 1 $(ADACFLS))
 
 # MTCFL's thresholds at HiCFL's settings, by rows of the training files alone.
 .PHONY: results-mtcfl

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -10,6 +11,12 @@ WIDTH, ROW, RIGHT, TOP, BOTTOM = 720, 26, 30, 8, 46
 MOST_LEFT = 300  # of names beside rows
 TALL = 360  # of a figure with two axes
 LETTER = 7.2  # pixels, about
+CAPTION = 26  # pixels above a figure in a file of its own
+ON_WHITE = """
+svg{font:12px system-ui,sans-serif;--accent:#2f6299;--other:#b3440a}
+text{fill:#222}.grid{stroke:#ccc;fill:none}.limit{stroke:#222;stroke-dasharray:3 3}
+.dot{fill:var(--accent);fill-opacity:.65}.mean{stroke:var(--accent);stroke-width:2.5}.beside{fill:var(--other)}
+"""
 
 
 def dots(
@@ -120,3 +127,18 @@ def _figure(title: str, told: Sequence[str], height: float, drawn: Sequence[str]
     words = escape(f"{title}. {'; '.join(told)}.", quote=True)
     svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{words}">{"".join(drawn)}</svg>'
     return f"<figure>{svg}<figcaption>{escape(title)}</figcaption></figure>"
+
+
+def standalone(figures: Sequence[str]) -> str:
+    """Figures of a page under each other, as the text of one SVG file."""
+    drawn, height = [], 0.0
+    for figure in figures:
+        svg, caption = ElementTree.fromstring(figure)
+        own = float(svg.attrib["viewBox"].split()[-1])
+        drawn.append(f'<text x="10" y="{height + 18:.0f}">{escape(caption.text or "")}</text>')
+        svg.attrib |= {"y": f"{height + CAPTION:.0f}", "width": str(WIDTH), "height": f"{own:.0f}"}
+        drawn.append(ElementTree.tostring(svg, encoding="unicode"))
+        height += CAPTION + own
+    frame = f'<rect width="{WIDTH}" height="{height:.0f}" fill="#fff"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}">'
+    return f"{head}<style>{ON_WHITE}</style>{frame}{''.join(drawn)}</svg>\n"

@@ -270,6 +270,17 @@ def test_motionsense_rows(tmp_path: Path) -> None:
     assert np.bincount(data.y, minlength=6).tolist() == [660, 0, 530, 0, 0, 660]
 
 
+def test_motionsense_mixed_rows(tmp_path: Path) -> None:
+    """The same rows, each once; about a fifth of every trial's, short or long, is for testing."""
+    write_motionsense(tmp_path / "motionsense")
+    plain, mixed = (sources.load(f"motionsense:{form}", tmp_path) for form in ("rows", "mixed-rows"))
+    assert np.bincount(mixed.y).tolist() == np.bincount(plain.y).tolist()
+    for owner in range(len(mixed.owners)):
+        mine = mixed.owner == owner
+        assert 0.1 < mine[mixed.n_train :].sum() / mine.sum() < 0.3
+    assert len(np.unique(mixed.x.round(4), axis=0)) == len(np.unique(plain.x.round(4), axis=0))
+
+
 def test_usc_had_takes_labels_from_file_names(usc_had: Path) -> None:
     data = sources.load("usc-had", usc_had.parent)
     windows = 3  # of 200 rows, every 100, in 450

@@ -32,6 +32,10 @@ def reproduce(
     only_finished: Annotated[
         bool, typer.Option("--only-finished", help="Run nothing; show what has been run so far.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", help="Another place for the Markdown page, its figure and the CSV table of its runs."),
+    ] = None,
     data_dir: options.DataDir = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Runs at a time.  [one for each core]")
@@ -60,13 +64,14 @@ def reproduce(
         console.print(words, soft_wrap=True)
 
     try:
-        page = make(
+        made = make(
             item,
             scale,
             out,
             cut=Cut(tuple(rows or ()), tuple(columns or ()), seeds, rounds),
             known=known,
             only_finished=only_finished,
+            publish=page,
             data_dir=data_dir,
             workers=workers,
             listener=Listener(planned, ended),
@@ -74,12 +79,12 @@ def reproduce(
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(STOPPED) from None
-    console.print(f"\n{page.title}\n", soft_wrap=True)
-    console.print(page.terminal())
-    for note in page.notes:
+    console.print(f"\n{made.title}\n", soft_wrap=True)
+    console.print(made.terminal())
+    for note in made.notes:
         console.print(f"- {note}", soft_wrap=True)
     console.print(f"\nwritten to {page_folder(out, item, scale)}", soft_wrap=True)
-    if page.failures:
+    if made.failures:
         raise typer.Exit(1)
 
 

@@ -107,6 +107,16 @@ def rounds_to(target: float, column: str = "accuracy_local") -> Reader:
     return lambda run: run.first_reaching(target, column)
 
 
+def accuracy_after(share: float) -> Reader:
+    """The mean accuracy of cluster models once that share of the rounds is over."""
+
+    def read(run: Finished) -> float | None:
+        means = run.by_round("accuracy")["mean"]
+        return float(means.loc[: share * run.round].iloc[-1])
+
+    return read
+
+
 def rounds_until_level(run: Finished) -> float | None:
     """The first measured round whose accuracy is within one point of the last one's."""
     means = run.by_round("accuracy")["mean"]

@@ -18,7 +18,7 @@ from fedclade.reproduce.finished import Finished
 from fedclade.reproduce.item import Cells, Item, Paper, Planned
 from fedclade.reproduce.kinds import Counts, Grid, Measured
 from fedclade.reproduce.page import Page, can_draw, machine
-from fedclade.reproduce.scale import SCALES, Cut, differences
+from fedclade.reproduce.scale import SCALES, Cut, differences, settings_table
 from fedclade.settings import cores
 
 EVERYTHING = Cut()
@@ -40,6 +40,7 @@ def reproduce(
     cut: Cut = EVERYTHING,
     known: Path | str | None = None,
     only_finished: bool = False,
+    publish: Path | str | None = None,
     data_dir: Path | str | None = None,
     workers: int | None = None,
     listener: Listener | None = None,
@@ -47,7 +48,8 @@ def reproduce(
     """Make a table or figure of a paper. Its page is also written to `out`, in a folder of its name and scale.
 
     `cut` takes some of it only. `known` is the runs.csv of a page that was made before, here or elsewhere: what it
-    holds is not run again. `only_finished` runs nothing: the page shows what there is.
+    holds is not run again. `only_finished` runs nothing: the page shows what there is. `publish` is another place for
+    the Markdown page, with its figure and the table of its runs beside it.
     """
     paper, item = item_named(name)
     if scale not in SCALES:
@@ -59,22 +61,24 @@ def reproduce(
     where = None if data_dir is None else str(data_dir)
     everything, left_out = item.planned(paper.settings, paper.scales[scale], scale)
     cut.check((cell.row for cell in everything), (cell.column for cell in everything))
-    planned = [
-        replace(cell, settings=cut.of_rounds(cell.settings)) for cell in everything if cut.keeps(cell.row, cell.column)
-    ]
+    everything = [replace(cell, settings=cut.of_rounds(cell.settings)) for cell in everything]
+    planned = [cell for cell in everything if cut.keeps(cell.row, cell.column)]
     failures: dict[str, str] = {}
     cells: Cells = {}
     seeds = paper.scales[scale].seeds[: cut.seeds]
     records: list[Record] = []
+    seconds = 0.0
     not_run: list[str] = []
     if isinstance(item, Counts):
         lines, draw = item.count(scale, where), None
     else:
         told = read_known(known) if known is not None else {}
-        runs = {
-            (cell.row, cell.column): [_planned_run(cell, seed, Path(out) / "runs", where) for seed in seeds]
-            for cell in planned
-        }
+
+        def runs_of(cells: Iterable[Planned], seeds: Sequence[int]) -> Runs:
+            folder = Path(out) / "runs"
+            return {(c.row, c.column): [_planned_run(c, seed, folder, where) for seed in seeds] for c in cells}
+
+        runs = runs_of(planned, seeds)
         every = [run for many in runs.values() for run in many]
         for run in every:
             run.check()
@@ -87,12 +91,16 @@ def reproduce(
             if (done := [_opened(r, where) for r in runs[cell.row, cell.column] if r.folder.is_finished])
         }
         if isinstance(item, Grid):
-            records = _records(item, runs, cells, told)
-            lines = item.table(planned, _measured(item, records))
+            shown = _records(item, runs, cells, told)
+            lines = item.table(planned, _measured(item, shown))
             draw = item.bars(lines)
-            not_run = _not_run(planned, records) if only_finished else []
+            not_run = _not_run(planned, shown) if only_finished else []
+            seconds = sum(record.get("CPU seconds") or 0 for record in shown)
+            # The file goes on knowing what it knew of rows, columns and seeds that were not asked for.
+            records = _records(item, runs_of(everything, paper.scales[scale].seeds), cells, told) if told else shown
         else:
             lines, draw = item.lines(cells), item.drawing(cells)
+            seconds = sum(run.cpu_seconds for _, done in cells.values() for run in done)
         if not lines:
             raise FedcladeError(f"{name}: not one run ended: {next(iter(failures.values()), 'nothing has been run')}")
     page = Page(
@@ -108,21 +116,24 @@ def reproduce(
         draw=draw,
         series=item.series(cells),
         runs=records,
+        settings=settings_table({(cell.row, cell.column): cell.settings for cell in planned}) if planned else (),
+        seconds=seconds,
         asked=_asked(cut),
         failures=len(failures),
     )
     page.write(page_folder(out, name, scale))
+    if publish is not None:
+        page.publish(Path(publish))
     return page
 
 
 # What was read from runs, kept in a file, so that a table can grow over days and machines.
 
 Record = dict[str, Any]  # row, column, seed, run, measures by name, CPU seconds, machine
+Runs = Mapping[tuple[str, str], Sequence[PlannedRun]]  # by row and column, one for each seed
 
 
-def _records(
-    item: Grid, runs: Mapping[tuple[str, str], Sequence[PlannedRun]], cells: Cells, told: Mapping[Any, Record]
-) -> list[Record]:
+def _records(item: Grid, runs: Runs, cells: Cells, told: Mapping[Any, Record]) -> list[Record]:
     """A record of every run that is finished or known, in the table's order."""
     here = item.measured(cells)
     seconds = {(*key, run.seed): run.cpu_seconds for key, (_, done) in cells.items() for run in done}

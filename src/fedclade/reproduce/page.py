@@ -6,12 +6,13 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedclade.charts import dots
+from fedclade.charts import dots, standalone
 from fedclade.files import write_atomically
 from fedclade.tables import html_table, paragraph, to_html, to_latex, to_markdown
 
@@ -54,6 +55,8 @@ class Page:
     draw: Draw | None = None
     series: Sequence[Mapping[str, Any]] = ()  # a figure's points, for the CSV file
     runs: Sequence[Mapping[str, Any]] = ()  # of a table: what was read from each run, for a CSV file
+    settings: Sequence[Sequence[str]] = ()  # a table of what each run was told
+    seconds: float = 0.0  # of CPU, all runs that it shows
     asked: str = ""  # options that the command had besides
     failures: int = 0  # runs that did not end
 
@@ -90,12 +93,20 @@ class Page:
             f"`fedclade reproduce {self.name} --scale {self.scale}{self.asked}`",
             f"on a {machine()} machine",
             seeds,
+            _time(self.seconds),
         ]
         return f"Made by {', '.join(word for word in words if word)}."
 
-    def markdown(self) -> str:
-        notes = "\n".join(f"- {note}" for note in self.notes)
-        parts = [f"# {self.title}", f"{self.citation} {self.how}", to_markdown(self.table()), notes]
+    def markdown(self, figure: str = "") -> str:
+        """With the figure of that name beside it."""
+        parts = [
+            f"# {self.title}",
+            f"{self.citation} {self.how}",
+            to_markdown(self.table()),
+            f"![{self._told()}]({figure})" if figure else "",
+            "\n".join(f"- {note}" for note in self.notes),
+            f"## Settings\n\n{to_markdown(self.settings)}" if self.settings else "",
+        ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def csv(self) -> str:
@@ -121,22 +132,33 @@ class Page:
 
     def write(self, folder: Path) -> list[str]:
         """Put everything into a folder; returns the names of the files."""
-        drawn = folder / "figure.svg"
-        pictures = [drawn.name] if self._drawn(drawn) else []
-        page = self.html(drawn.read_text(encoding="utf-8") if pictures else "")
+        figure = self.figure()
         texts = {
-            "table.md": self.markdown(),
+            "table.md": self.markdown("figure.svg" if figure else ""),
             "table.csv": self.csv(),
             "table.tex": to_latex(self.table()) + "\n",
-            "page.html": page,
+            "page.html": self.html(figure if self.draw else ""),
         }
+        if figure:
+            texts["figure.svg"] = figure
         if self.runs:
-            import pandas as pd
-
-            texts["runs.csv"] = pd.DataFrame(self.runs).to_csv(index=False)
+            texts["runs.csv"] = self._csv_of_runs()
         for name, text in texts.items():
-            write_atomically(folder / name, lambda part, text=text: part.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-        return [*texts, *pictures]
+            _write(folder / name, text)
+        return list(texts)
+
+    def publish(self, path: Path) -> None:
+        """The Markdown page at a place of its own; its figure and the CSV table of its runs lie beside it."""
+        figure, drawn = self.figure(), path.with_suffix(".svg")
+        if figure:
+            _write(drawn, figure)
+        _write(path, self.markdown(drawn.name if figure else ""))
+        _write(path.with_suffix(".csv"), self._csv_of_runs() if self.runs else self.csv())
+
+    def _csv_of_runs(self) -> str:
+        import pandas as pd
+
+        return pd.DataFrame(self.runs).to_csv(index=False)
 
     def html(self, figure: str = "") -> str:
         """A page to look at: the paper's numbers beside ours as a figure too, and ours of the paper's figure."""
@@ -148,7 +170,8 @@ class Page:
             )
         table = html_table(self.table(), self.title)
         head = paragraph(f"{self.citation} {self.how}")
-        return to_html(self.title, head, *shown, *self._beside(), table, *map(paragraph, self.notes))
+        settings = [html_table(self.settings, "Settings")] if self.settings else []
+        return to_html(self.title, head, *shown, *self._beside(), table, *map(paragraph, self.notes), *settings)
 
     def _told(self) -> str:
         return f"{self.title}, as made by us. The table below has the numbers."
@@ -169,18 +192,28 @@ class Page:
                 figures.append(dots(ours, title, name, paper))
         return figures
 
-    def _drawn(self, path: Path) -> bool:
+    def figure(self) -> str:
+        """The text of an SVG file: the paper's figure as made by us, or our numbers beside the paper's."""
         if self.draw is None:
-            return False
+            beside = self._beside()
+            return standalone(beside) if beside else ""
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            return False
-        figure = Figure(layout="constrained")
+            return ""
+        figure, text = Figure(layout="constrained"), StringIO()
         self.draw(figure)
         figure.suptitle(self.title, fontsize="medium", wrap=True)
-        write_atomically(path, lambda part: figure.savefig(part, format="svg", metadata={"Date": None}))
-        return True
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _time(seconds: float) -> str:
+    return "" if seconds < 1 else f"{seconds:.0f} CPU seconds" if seconds < 120 else f"{seconds / 60:.0f} CPU minutes"
 
 
 def machine() -> str:

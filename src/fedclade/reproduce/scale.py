@@ -96,6 +96,31 @@ def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
     return [f"{name} {', '.join(words)}" for name, words in seen.items()]
 
 
+def settings_table(given: Mapping[tuple[str, str], Layer]) -> list[list[str]]:
+    """A table of the settings of cells (row, column): what all have, what a column or a row has, and what is left."""
+    left = {cell: flat(settings) for cell, settings in given.items()}
+    table = [["runs", "settings"]]
+
+    def take(runs: str, cells: Sequence[tuple[str, str]]) -> None:
+        shared = {
+            name: value
+            for name, value in left[cells[0]].items()
+            if all(name in left[cell] and left[cell][name] == value for cell in cells)
+        }
+        if shared:
+            table.append([runs, ", ".join(f"{name} {_word(name, value)}" for name, value in shared.items())])
+        for cell in cells:
+            left[cell] = {name: value for name, value in left[cell].items() if name not in shared}
+
+    take("all", list(left))
+    for place in (1, 0):
+        for name in dict.fromkeys(cell[place] for cell in left):
+            take(name, [cell for cell in left if cell[place] == name])
+    for cell in left:
+        take(", ".join(word for word in cell if word), [cell])
+    return table
+
+
 def _word(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return " and ".join(_word(name, each) for each in value) or "none"

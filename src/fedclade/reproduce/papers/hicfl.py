@@ -29,7 +29,7 @@ DATA: dict[str, Layer] = {
 }
 NON_IID: dict[str, Layer] = {
     "Non-IID-1": {"split": "non-iid-1", "training": {"learning_rate": 0.1, "batch_size": 128}},
-    "Non-IID-2": {"split": "non-iid-2:0.5", "training": {"learning_rate": 0.01, "batch_size": 256}},
+    "Non-IID-2": {"split": "non-iid-2:0.7", "training": {"learning_rate": 0.01, "batch_size": 256}},
     "Non-IID-3": {"split": "non-iid-3", "training": {"learning_rate": 0.1, "batch_size": 128}},
 }
 CIFARS_RATE: Layer = {"training": {"learning_rate": 0.001}}  # on Non-IID-2
@@ -54,7 +54,7 @@ CIFAR = {split: setting(split, "CIFAR10") for split in NON_IID}
 PAPERS_RULE = "HiCFL, the paper's rule"
 OUR_RULE = "HiCFL, this package's rule"
 HICFL: dict[str, Layer] = {
-    PAPERS_RULE: {"method": {"name": "hicfl"}},
+    PAPERS_RULE: {"method": {"name": "hicfl", "attempts": 50}},  # the paper stops by consistency alone
     OUR_RULE: {"method": {"name": "agreement"}},
 }
 METHODS: dict[str, Layer] = {
@@ -138,9 +138,13 @@ PAPER = Paper(
     },
     scales=SCALES,
     notes=(
-        "The paper does not give the window, the local epochs or the momentum: here 3, 1 and 0.",
-        "Its accuracy is a mean over the clusters that were found, each counted once: ours stands beside it, and the "
-        "mean over clients beside that.",
+        "The paper does not give the window, the local epochs or the momentum: here 3, 1 and 0. Nor does it give the "
+        "share of the dominant label in Non-IID-2 (here 0.7, its example, but where a table names it), which labels "
+        "dominate (0 to 3), how many rows clients have (all of the data set are dealt out in Non-IID-1 and -3, 500 to "
+        "8,400 a client), how inputs are scaled (to between 0 and 1), or which rows test (those of the official test "
+        "set, in the client's shares of labels).",
+        "Its accuracy is a mean over all clusters, each counted once, which we take for those that were found: ours "
+        "stands beside it, and the mean over clients beside that.",
     ),
     items=(
         Counts(
@@ -181,8 +185,8 @@ PAPER = Paper(
             title="clients on the right side of a split, before and after updates are stable",
             rows={
                 "Non-IID-1": NON_IID["Non-IID-1"],
-                "Non-IID-2, beta 0.5": merged(NON_IID["Non-IID-2"], CIFARS_RATE),
-                "Non-IID-2, beta 0.7": merged(NON_IID["Non-IID-2"], CIFARS_RATE, beta(0.7)),
+                "Non-IID-2, beta 0.5": merged(NON_IID["Non-IID-2"], CIFARS_RATE, beta(0.5)),
+                "Non-IID-2, beta 0.7": merged(NON_IID["Non-IID-2"], CIFARS_RATE),
                 "Non-IID-3": NON_IID["Non-IID-3"],
             },
             columns={"CIFAR10": DATA["CIFAR10"]},
@@ -327,7 +331,7 @@ PAPER = Paper(
                 words: {"method": {"name": "hicfl", "patience": 5, "reference": reference}}
                 for words, reference in (("least stability", "stable"), ("random", "random"))
             },
-            columns={"CIFAR10, beta 0.7": merged(setting("Non-IID-2", "CIFAR10"), beta(0.7))},
+            columns={"CIFAR10, beta 0.7": setting("Non-IID-2", "CIFAR10")},
             says="the reference with the least stability gains 4.1 points over a random one",
             notes=(
                 "By the paper's threshold alone no cluster is split in our runs, and both would be the same: after 5 "
