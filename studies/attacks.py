@@ -200,7 +200,8 @@ def page(means: Mapping[tuple[str, str, str], float], seeds: int) -> str:
         for rule, (loss, where) in worst.items()
     )
     best = min(worst, key=lambda rule: worst[rule])
-    advice = f'Where clients may lie, `aggregation = "{best}"` costs least: it loses at most {100 * worst[best][0]:.1f} points.'
+    advice = f'Where clients may lie, `aggregation = "{best}"` costs least: with one liar in ten, '
+    advice += f"it loses at most {100 * worst[best][0]:.1f} points to the attacks tried here."
     return "\n".join([*parts[:2], lines + "\n", advice + "\n", *parts[2:]])
 
 

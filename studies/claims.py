@@ -1,9 +1,17 @@
 """What papers say, what came out here, and whether the two agree: for the pages of results."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-HOLDS, FAILS, UNCLEAR = "holds here", "does not hold here", "within what seeds differ by"
+import numpy as np
+from scipy import stats
+
+HOLDS, FAILS, OPEN = "holds here", "does not hold here", "open"
+LEVEL = 0.05
+ROUNDED = 0.0005  # what tables of percents with one digit hide
+CLUSTER, LOCAL = "cluster models", "locally trained models"
 
 
 @dataclass(frozen=True)
@@ -14,9 +22,13 @@ class Claim:
     here: str
     verdict: str
     more: str = ""
+    paper: str = ""  # the size that the paper gives
+    by: str = CLUSTER
+    ours: bool = False  # no paper says so: a question of our own
 
     def __str__(self) -> str:
-        return f"{self.words}: {self.here}: **{self.verdict}**{self.more}."
+        said = f" (paper: {self.paper})" if self.paper else ""
+        return f"{self.words}{said}, {self.by}: {self.here}: **{self.verdict}**{self.more}."
 
 
 def points(value: float) -> str:
@@ -27,7 +39,35 @@ def judged(holds: bool) -> str:
     return HOLDS if holds else FAILS
 
 
-def above(words: str, mine: dict[str, Any], other: dict[str, Any], more: str = "") -> Claim:
-    """How far the cluster models of one method are above another's, and whether that is more than seeds differ."""
-    gain, std = mine["accuracy_mean"] - other["accuracy_mean"], max(mine["seeds_std"], other["seeds_std"])
-    return Claim(words, points(gain), judged(gain > 0) if abs(gain) > std else UNCLEAR, more)
+def by_seeds(gains: Sequence[float]) -> str:
+    """Of the same seeds with the one and the other: a t-test, or with one seed whether it is a point."""
+    values = np.asarray(gains, float)
+    if len(values) == 1:
+        return f"{judged(values[0] > 0) if abs(values[0]) > 1 else OPEN}, one seed"
+    if np.ptp(values) == 0:
+        return judged(values[0] > 0) if values[0] else OPEN
+    return judged(values.mean() > 0) if stats.ttest_1samp(values, 0).pvalue < LEVEL else OPEN
+
+
+def apart(mine: tuple[float, float], other: tuple[float, float], seeds: int) -> float:
+    """The p-value of Welch's test, of means and standard deviations over seeds as tables have them."""
+    spread = math.sqrt(seeds / (seeds - 1))  # tables divide by the number of seeds
+    (a, s), (b, t) = ((mean, spread * max(std, ROUNDED)) for mean, std in (mine, other))
+    return float(stats.ttest_ind_from_stats(a, s, seeds, b, t, seeds, equal_var=False).pvalue)
+
+
+def above(
+    words: str,
+    mine: dict[str, Any],
+    other: dict[str, Any],
+    more: str = "",
+    *,
+    by: str = CLUSTER,
+    paper: str = "",
+    ours: bool = False,
+) -> Claim:
+    """How far one method is above another, and whether that is more than seeds differ."""
+    kind = "local_" if by == LOCAL else ""
+    (a, s), (b, t) = ((row[f"accuracy_{kind}mean"], row[f"{kind}seeds_std"]) for row in (mine, other))
+    verdict = judged(a > b) if apart((a, s), (b, t), mine["seeds"]) < LEVEL else OPEN
+    return Claim(words, points(a - b), verdict, more, paper, by, ours)

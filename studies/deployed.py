@@ -58,7 +58,7 @@ the same run in one process. Data: digits, split `{SETTINGS["split"]}`, model {S
 {chr(10).join(rows)}
 
 Nearly all of the time on nodes is Flower's: it starts a process for every message. The times are of a busy machine.
-HiCFL's default rule wants four clients before it believes in a split, so it keeps three together, here as there.
+HiCFL is first tested in round 5, so that in three rounds it splits nobody, here as there.
 """
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text)

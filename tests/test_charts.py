@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fedclade.charts import dots, nice_ticks, scatter
+from fedclade.charts import dots, nice_ticks, scatter, standalone
 from fedclade.tables import html_table, paragraph, to_latex
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,6 +23,16 @@ def test_dots_lie_at_their_values() -> None:
     beside = next(path for path in figure.iter(f"{SVG}path") if path.attrib["class"] == "beside")
     assert float(re.findall(r"[\d.]+", beside.attrib["d"])[0]) - x[1] == pytest.approx(x[2] - x[0], abs=0.2)
     assert figure.attrib["aria-label"] == "title. a: 20, beside 40; b & c: 20."
+
+
+def test_figures_of_a_page_make_one_file() -> None:
+    figures = [dots({"a": [1.0], "b < c": [2.0]}, f"title {k} & more", "axis", {"a": 3.0}) for k in range(2)]
+    whole = ElementTree.fromstring(standalone(figures))
+    assert [text.text for text in whole.findall(f"{SVG}text")] == ["title 0 & more", "title 1 & more"]
+    first, second = whole.findall(f"{SVG}svg")
+    assert float(second.attrib["y"]) >= float(first.attrib["y"]) + float(first.attrib["height"])
+    assert float(whole.attrib["viewBox"].split()[-1]) == float(second.attrib["y"]) + float(second.attrib["height"])
+    assert len(list(whole.iter(f"{SVG}circle"))) == 4
 
 
 def test_points_have_labels_that_do_not_cover_each_other() -> None:

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from scipy import stats
+
+from fedclade.tables import to_markdown
 
 
 @pytest.fixture
@@ -46,10 +50,36 @@ def test_claims_are_judged_by_seeds_that_both_have(study: Callable[[str], Module
     (tmp_path / "fedclust-table1-200.csv").write_text(FEDCLUST)
     rows = [line.split(" | ")[2:] for line in papers.section(tmp_path).splitlines() if "FMNIST" in line]
     mine, own, served = "FedClust, the paper's K above", "locally trained models", "cluster models"
+    unlike = ", if unlike models are compared"
     assert [[word.rstrip(" |") for word in row] for row in rows] == [
-        [f"{mine} FedAvg", f"{own} against {served}", "+20.82", "+23.25 ± 0.75", "2", "holds here"],
-        [f"{mine} FedAvg", own, "+20.82", "+0.25 ± 1.25", "2", "within what seeds differ by"],
-        [f"{mine} FedAvg", served, "+20.82", "+13.00 ± 3.00", "2", "holds here"],
+        [f"{mine} FedAvg", f"{own} against {served}", "+20.82", "+23.25 ± 0.75", "2", f"holds here{unlike}"],
+        [f"{mine} FedAvg", own, "+20.82", "+0.25 ± 1.25", "2", "open"],
+        [f"{mine} FedAvg", served, "+20.82", "+13.00 ± 3.00", "2", "open"],  # 10 and 16: p = .14
         [f"{mine} IFCA", own, "+1.09", "+4.00", "1", "holds here, one seed"],
         [f"{mine} PACFL", own, "+0.46", "+0.50", "1", "open, one seed"],
+        [f"{mine} IFCA", served, "+1.09", "+0.00", "1", "open, one seed"],
+        [f"{mine} PACFL", served, "+0.46", "+10.00", "1", "holds here, one seed"],
     ]
+
+
+def test_two_rows_of_a_table_are_told_apart_as_their_seeds_would_be(study: Callable[[str], ModuleType]) -> None:
+    claims, results = study("claims"), study("results")
+    rng = np.random.default_rng(0)
+    for gap in (0.0, 0.02, 0.2):
+        one, two = rng.normal(0.8 + gap, 0.02, 3), rng.normal(0.8, 0.01, 3)
+        table = to_markdown(
+            [
+                ["method", "cluster model", "locally trained model", "clusters", "ARI", "final", "up MB", "down MB"],
+                *(
+                    [name, f"{100 * seeds.mean():.6f} ± {100 * seeds.std():.6f}", "- ± -", "2", "-", "1", "5", "5"]
+                    for name, seeds in (("one", one), ("two", two))
+                ),
+            ]
+        )
+        rows = results.rows_of(table, 3)
+        pairs = [(rows[name]["accuracy_mean"], rows[name]["seeds_std"]) for name in ("one", "two")]
+        assert claims.apart(*pairs, 3) == pytest.approx(stats.ttest_ind(one, two, equal_var=False).pvalue, rel=1e-3)
+        told = claims.above("one above two", rows["one"], rows["two"])
+        assert told.verdict == (claims.HOLDS if gap == 0.2 else claims.OPEN)
+        assert np.isnan(rows["one"]["ari"])
+        assert np.isnan(rows["one"]["accuracy_local_mean"])

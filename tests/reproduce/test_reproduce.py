@@ -3,8 +3,10 @@
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -20,7 +22,7 @@ from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.layers import told_apart
 from fedclade.reproduce.making import Listener
 from fedclade.reproduce.numbers import stated
-from fedclade.reproduce.scale import Cut
+from fedclade.reproduce.scale import Cut, settings_table
 from fedclade.runs.folder import RunFolder
 
 ALL = items()
@@ -94,9 +96,48 @@ def test_a_table_grows_from_the_numbers_of_runs_made_elsewhere(tmp_path: Path) -
     (missing,) = [note for note in there.notes if note.startswith("Not run so far")]
     assert "FedAvg" in missing
     assert "IFCA" not in missing
+    both = tmp_path / "b/fedclust-table1/smoke/runs.csv"
+    more.publish(both)
+    some = reproduce("fedclust/table1", "smoke", tmp_path / "c", cut=Cut(rows=("IFCA",)), known=both, workers=1)
+    assert [line.words[0] for line in some.lines] == ["IFCA"]
+    assert [record["row"] for record in some.runs] == ["FedAvg", "IFCA"]  # still known, though not asked for
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     with pytest.raises(FedcladeError, match=r"no runs.csv"):
         reproduce("fedclust/table1", "smoke", tmp_path / "b", known=tmp_path / "odd.csv")
+
+
+def test_a_page_elsewhere_has_its_figure_its_runs_and_their_settings(tmp_path: Path) -> None:
+    target = tmp_path / "docs/table.md"
+    cut = Cut(rows=("IFCA", "CFL"), rounds=1)
+    page = reproduce("fedclust/table1", "smoke", tmp_path / "runs", cut=cut, workers=1, publish=target)
+    text = target.read_text()
+    assert f"![{page.title}" in text
+    assert "](table.svg)" in text
+    assert "| IFCA | method.name ifca, method.n_clusters 2 |" in text
+    assert ElementTree.parse(target.with_suffix(".svg")).getroot().tag.endswith("svg")
+    table = pd.read_csv(target.with_suffix(".csv"))
+    assert set(table["row"]) == {"IFCA", "CFL"}
+    assert (table["CPU seconds"] >= 0).all()
+
+
+def test_settings_are_told_once() -> None:
+    cells = {
+        (row, column): {"rounds": 5, "data": column, "method": {"name": row, "k": k}}
+        for row, k in (("a", 1), ("b", 2))
+        for column in ("x", "y")
+    }
+    cells["b", "y"]["method"] = {"name": "b", "k": 3}
+    assert settings_table(cells) == [
+        ["runs", "settings"],
+        ["all", "rounds 5"],
+        ["x", "data x"],
+        ["y", "data y"],
+        ["a", "method.name a, method.k 1"],
+        ["b", "method.name b"],
+        ["b, x", "method.k 2"],
+        ["b, y", "method.k 3"],
+    ]
+    assert settings_table({}) == []
 
 
 def test_a_run_that_was_stopped_goes_on(out: Path) -> None:

@@ -21,10 +21,12 @@ def document(table: "pd.DataFrame", figure: str = "") -> str:
     seeds = table["seed"].nunique()
     parts = [
         "# Benchmark",
-        f"Made by `fedclade benchmark`: {table['method'].nunique()} methods, {table['setting'].nunique()} settings, "
+        f"Made by `fedclade benchmark`: {table['method'].nunique()} rows (methods, and variants of some), "
+        f"{table['setting'].nunique()} settings, "
         f"{seeds} seed{'s' if seeds > 1 else ''}. Accuracies are in percent, of the model that serves each client, "
         "means over clients and seeds; every method has its defaults, and the same rounds and training. Rows, clients "
         "and rounds of each setting are in `benchmark.toml`; they are cut so that a run takes seconds.",
+        never_apart(table),
         "## Over all settings",
         overall(table),
         figure and f"![critical differences]({figure})",
@@ -34,6 +36,18 @@ def document(table: "pd.DataFrame", figure: str = "") -> str:
     for setting, part in table.groupby("setting", sort=False):
         parts += [f"## {setting}", by_setting(part)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def never_apart(table: "pd.DataFrame") -> str:
+    """Methods that came out as FedAvg in every run: their rows say nothing of what they do once they split."""
+    runs = table.pivot_table(index=["setting", "seed"], columns="method", values="accuracy")
+    if "fedavg" not in runs:
+        return ""
+    same = [str(name) for name in runs if name != "fedavg" and (runs[name] == runs["fedavg"]).all()]
+    words = (
+        f"In every run the same as FedAvg, for nothing was split in so few rounds: {', '.join(same)}. " if same else ""
+    )
+    return words + "Those with a warm-up (FedSCCS, WC, k-center, random) form clusters in round 10, often the last one."
 
 
 def html_document(table: "pd.DataFrame") -> str:

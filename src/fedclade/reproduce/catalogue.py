@@ -27,13 +27,14 @@ def as_markdown() -> str:
         "Made by `fedclade reproduce list --markdown`. Each is made by `fedclade reproduce NAME --scale "
         "smoke|small|full`: `smoke` takes seconds on synthetic or bundled data and shows that it runs, `small` fits a "
         "2-core machine (MNIST, Fashion-MNIST or MotionSense, cut in rows and rounds), `full` is the paper's own "
-        "setting with all its repeats. Every table says in what it differs from the paper, and where it shows "
-        "accuracies it has those of the cluster models and of the locally trained models.\n"
+        "setting as far as it says, with all its repeats (`--seeds` for fewer). Every table says in what it differs "
+        "from the paper, and where it shows accuracies it has those of the cluster models and of the locally trained "
+        "models.\n"
     )
     parts = [head]
     for paper in PAPERS:
-        rows = [[f"`{paper.name}/{item.name}`", item.title, verdict(item)] for item in paper.items]
-        table = to_markdown([["name", "what it shows", "can it be made"], *rows])
+        rows = [[f"`{paper.name}/{item.name}`", item.title, item.says, verdict(item)] for item in paper.items]
+        table = to_markdown([["name", "what it shows", "what the paper's text says", "can it be made"], *rows])
         notes = "\n".join(f"- {note}" for note in paper.notes)
         parts.append(f"## {paper.citation}\n\n{table}\n\n{notes}".rstrip() + "\n")
     return "\n".join(parts)

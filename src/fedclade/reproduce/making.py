@@ -67,7 +67,7 @@ def reproduce(
     cells: Cells = {}
     seeds = paper.scales[scale].seeds[: cut.seeds]
     records: list[Record] = []
-    seconds = 0.0
+    seconds, there = 0.0, set[tuple[str, str]]()
     not_run: list[str] = []
     if isinstance(item, Counts):
         lines, draw = item.count(scale, where), None
@@ -96,11 +96,14 @@ def reproduce(
             draw = item.bars(lines)
             not_run = _not_run(planned, shown) if only_finished else []
             seconds = sum(record.get("CPU seconds") or 0 for record in shown)
+            there = {(record["row"], record["column"]) for record in shown}
+            seeds = tuple(seed for seed in seeds if seed in {record["seed"] for record in shown})
             # The file goes on knowing what it knew of rows, columns and seeds that were not asked for.
             records = _records(item, runs_of(everything, paper.scales[scale].seeds), cells, told) if told else shown
         else:
             lines, draw = item.lines(cells), item.drawing(cells)
             seconds = sum(run.cpu_seconds for _, done in cells.values() for run in done)
+            there = set(cells)
         if not lines:
             raise FedcladeError(f"{name}: not one run ended: {next(iter(failures.values()), 'nothing has been run')}")
     page = Page(
@@ -116,7 +119,7 @@ def reproduce(
         draw=draw,
         series=item.series(cells),
         runs=records,
-        settings=settings_table({(cell.row, cell.column): cell.settings for cell in planned}) if planned else (),
+        settings=settings_table({key: cell.settings for cell in planned if (key := (cell.row, cell.column)) in there}),
         seconds=seconds,
         asked=_asked(cut),
         failures=len(failures),

@@ -174,7 +174,7 @@ class Page:
         return to_html(self.title, head, *shown, *self._beside(), table, *map(paragraph, self.notes), *settings)
 
     def _told(self) -> str:
-        return f"{self.title}, as made by us. The table below has the numbers."
+        return f"{self.title}, as made by us. The table has the numbers."
 
     def _beside(self) -> list[str]:
         """Our seeds as dots, the paper's number as a diamond, for each measure that the paper gives."""

@@ -98,6 +98,8 @@ def differences(pairs: Iterable[tuple[Layer, Layer]]) -> list[str]:
 
 def settings_table(given: Mapping[tuple[str, str], Layer]) -> list[list[str]]:
     """A table of the settings of cells (row, column): what all have, what a column or a row has, and what is left."""
+    if not given:
+        return []
     left = {cell: flat(settings) for cell, settings in given.items()}
     table = [["runs", "settings"]]
 
