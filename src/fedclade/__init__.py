@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedclade.api import Result, load, resume, run
+    from fedclade.ask import Ask, TrainedClients
     from fedclade.clients.tasks import Describe, Evaluate, Predict, Train, Training
     from fedclade.data import Client, Dataset, Federation, federation_of
     from fedclade.errors import FedcladeError
-    from fedclade.methods import About, Clusters, Method, Placement, RoundContext
+    from fedclade.methods import About, Clusters, Method, Placement, RoundContext, remembered
     from fedclade.newcomers import Placed, place
     from fedclade.predicting import export, predict
 
@@ -23,10 +24,11 @@ __version__ = "0.2.0"
 # Where each public name lives. They are imported when first used, so that `import fedclade` is fast.
 _HOMES = {
     "fedclade.api": ("Result", "load", "resume", "run"),
+    "fedclade.ask": ("Ask", "TrainedClients"),
     "fedclade.clients.tasks": ("Describe", "Evaluate", "Predict", "Train", "Training"),
     "fedclade.data": ("Client", "Dataset", "Federation", "federation_of"),
     "fedclade.errors": ("FedcladeError",),
-    "fedclade.methods": ("About", "Clusters", "Method", "Placement", "RoundContext"),
+    "fedclade.methods": ("About", "Clusters", "Method", "Placement", "RoundContext", "remembered"),
     "fedclade.newcomers": ("Placed", "place"),
     "fedclade.predicting": ("export", "predict"),
 }
@@ -45,6 +47,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "About",
+    "Ask",
     "Client",
     "Clusters",
     "Dataset",
@@ -59,12 +62,14 @@ __all__ = [
     "Result",
     "RoundContext",
     "Train",
+    "TrainedClients",
     "Training",
     "export",
     "federation_of",
     "load",
     "place",
     "predict",
+    "remembered",
     "resume",
     "run",
 ]

@@ -32,6 +32,7 @@ from fedclade.clients.tasks import (
     Try,
 )
 from fedclade.clients.validation import Expected, fault, not_finite
+from fedclade.errors import FedcladeError, listed
 from fedclade.models.assigned import Through
 from fedclade.models.weights import Layout
 from fedclade.optimizers import ServerOptimizer, Stepping
@@ -153,6 +154,12 @@ class TrainedClients(Answers[Trained]):
         """One vector of all that was sent; `start` where nothing was."""
         if not len(self):
             return start
+        sent = next(iter(self.values())).weights
+        if sent.shape != start.shape:
+            raise FedcladeError(
+                f"a method averages {sent.size} numbers that clients sent into a model of {start.size}: where they "
+                "send some layers only (`upload=`), use ask.combined"
+            )
         made = self.rule.of((a.weights for a in self.values()), (a.n_samples for a in self.values()), start)
         return self.step(start, made)
 
@@ -164,6 +171,16 @@ class Combined(Generic[K]):
     models: dict[K, np.ndarray]
     reports: dict[str, Trained]
     failures: dict[str, Failure]
+
+
+DRAWN: dict[str, tuple[str, ...]] = {  # names of records that reports draw, and what these must hold
+    "proximity": ("matrix", "clients", "measure"),
+    "dendrogram": ("merges", "clients", "linkage", "labels"),
+    "similarity": ("tests",),
+    "norms": ("clusters", "mean", "max"),
+    "bic": ("k", "bic", "chosen", "rule"),
+    "selection": ("chosen", "times"),
+}
 
 
 class Ask:
@@ -218,6 +235,9 @@ class Ask:
     def __call__(self, tasks: Mapping[str, Try], *, phase: str = "try") -> Answers[Tried]: ...
 
     def __call__(self, tasks: Any, to: Iterable[str] | None = None, phase: str | None = None) -> Any:
+        if not isinstance(tasks, Mapping) and to is None:
+            kind = type(tasks).__name__
+            raise FedcladeError(f"a method asks for {kind} without saying whom: write ask({kind}(...), to=clients)")
         asked: dict[str, Task] = dict(tasks) if isinstance(tasks, Mapping) else dict.fromkeys(to or (), tasks)
         good: dict[str, Answer] = {}
         failures: dict[str, Failure] = {}
@@ -289,7 +309,16 @@ class Ask:
         return TrainedClients(good, failures) if is_training else Answers(good, failures)
 
     def record(self, name: str, **values: Any) -> None:
-        """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name."""
+        """Keep something worth seeing later (a distance matrix, a tree, a curve) with the run, under a name.
+
+        Names that reports draw (`DRAWN`) must hold what is drawn.
+        """
+        missing = [key for key in DRAWN.get(name, ()) if key not in values]
+        if missing:
+            raise FedcladeError(
+                f"a method records {name!r} without {listed(missing)}: reports draw that name, so add it, or take "
+                "another name"
+            )
         self.records[name] = values
 
     # What comes back

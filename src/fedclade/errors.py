@@ -33,13 +33,17 @@ def unknown(kind: str, name: str, known: Iterable[object]) -> FedcladeError:
 def imported(path: str, kind: str) -> Any:
     """What `package.module:name` names; modules of the current folder are found too."""
     module, _, name = path.partition(":")
+    if module.endswith(".py") or "/" in module:
+        stem = Path(module).stem
+        raise FedcladeError(f"{kind} {path!r} names a file: write {stem}:{name} in the folder that holds {stem}.py")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise FedcladeError(
-            f"{kind} {path!r}: there is no module {error.name!r} in the current folder or on the path"
+            f"{kind} {path!r}: there is no module {error.name!r} in the current folder or on the path: go to the "
+            "folder that holds it"
         ) from None
     except AttributeError:
         raise FedcladeError(f"{kind} {path!r}: the module {module!r} has no {name!r}") from None

@@ -215,10 +215,16 @@ class Loop:
 
     def _returned(self, step: str, value: Any) -> Clusters:
         """What a step of the method returned, which may be a person's own."""
-        if isinstance(value, Clusters):
-            return value
         name = type(self.method).__name__
-        raise FedcladeError(f"method {name}: its `{step}` returned {type(value).__name__}: it must return Clusters")
+        if not isinstance(value, Clusters):
+            raise FedcladeError(f"method {name}: its `{step}` returned {type(value).__name__}: it must return Clusters")
+        kind = self.method.State
+        if value.state is not None and not (kind is not None and isinstance(value.state, kind)):
+            raise FedcladeError(
+                f"method {name}: its clusters remember a {type(value.state).__name__}, which would be lost on resume: "
+                f"declare State = {type(value.state).__name__}, a class made with @remembered"
+            )
+        return value
 
     def _let_join(self, number: int) -> None:
         """Clients that have come by themselves, as they do on a real grid, take part from this round on."""

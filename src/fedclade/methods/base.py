@@ -89,7 +89,7 @@ class Method(BaseModel):
     """The server's side of a paper. Fields are its settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-    about: ClassVar[About]
+    about: ClassVar[About] = About("a method that does not describe itself", "-")
     serving: ClassVar[str] = "model"  # what serves its clients, unless a run says otherwise (`fedclade.serving`)
     State: ClassVar[type | None] = None  # what it remembers between rounds: a dataclass made with `@remembered`
 
@@ -115,7 +115,7 @@ class Method(BaseModel):
 
     def round(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """One round further."""
-        raise NotImplementedError
+        raise FedcladeError(f"method {type(self).__name__} has no `round`: write round(self, clusters, context, ask)")
 
     def served(self, clusters: Clusters, client: str) -> Evaluate:
         """What serves a client, as the task that evaluates it: for evaluation, `Result.model_for` and newcomers."""

@@ -68,9 +68,10 @@ class Clusters:
         return min(self.members, key=lambda k: (-len(self.members[k]), k)) if self.members else None
 
     def averaged(self, trained: TrainedClients) -> "Clusters":
-        """Each cluster's model becomes what the run's aggregation rule makes of what its members sent.
+        """Each cluster's model becomes what the run's aggregation rule makes of the whole models that its members sent.
 
-        Only those who reported count; a cluster of which nobody reported keeps its model.
+        Only those who reported count; a cluster of which nobody reported keeps its model. Where clients send some
+        layers only, `ask.combined` puts them in their place.
         """
         made = {k: trained.of(clients).combined(self.models[k]) for k, clients in self.members.items()}
         return replace(self, models={**self.models, **made})
@@ -84,6 +85,15 @@ class Clusters:
         models = {key: model for key, model in self.models.items() if key != parent}
         models |= dict.fromkeys(children, self.models[parent])
         return replace(self, members=members, models=models, tree=(*self.tree, branch))
+
+    def merged(self, stays: int, goes: int, model: np.ndarray | None = None) -> "Clusters":
+        """With the members of one cluster in another, which goes on with `model` or, without, with its own."""
+        members, models = dict(self.members), dict(self.models)
+        members[stays] = (*members[stays], *members.pop(goes))
+        del models[goes]
+        if model is not None:
+            models[stays] = model
+        return replace(self, members=members, models=models)
 
     def joined(self, client: str, cluster: int | None, model: np.ndarray) -> "Clusters":
         """With a newcomer in one of the clusters, or (None) in a new one of its own that starts from `model`."""
@@ -118,6 +128,10 @@ class Clusters:
             wrong = "have no model for a cluster"
         if wrong:
             raise FedcladeError(f"the method's clusters {wrong}: they must be a partition of the clients")
+        for cluster, model in self.models.items():
+            if model.dtype != np.float32 or model.ndim != 1:
+                told = f"{model.dtype} of shape {model.shape}"
+                raise FedcladeError(f"the method's model of cluster {cluster} is {told}: return a vector of float32")
         return self
 
     # On the disk and back

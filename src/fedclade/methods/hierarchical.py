@@ -257,9 +257,8 @@ def reorganised(clusters: Clusters, before: Mapping[int, np.ndarray]) -> Cluster
             conflict = any(alike[small][k] * alike[large][k] < 0 for k in moves if k not in (small, large))
             if alike[small][large] > 0 and not busy and not conflict:
                 merged[small] = large
-    past, members, models = clusters.state.past, dict(clusters.members), dict(clusters.models)
+    past = clusters.state.past
     for small, large in merged.items():
-        rows = [sum(past[c].samples for c in members[k] if c in past) for k in (small, large)]
-        models[large] = average([models.pop(small), models[large]], rows)
-        members[large] = (*members[large], *members.pop(small))
-    return replace(clusters, members=members, models=models, state=replace(clusters.state, merged=merged))
+        rows = [sum(past[c].samples for c in clusters.members[k] if c in past) for k in (small, large)]
+        clusters = clusters.merged(large, small, average([clusters.models[k] for k in (small, large)], rows))
+    return clusters.remembering(replace(clusters.state, merged=merged))

@@ -90,12 +90,10 @@ class StoCFL(Method):
         state: Directions = clusters.state
         active = sorted({clusters.cluster_of[client] for client in context.sample()} & set(state.means))
         means, counts = dict(state.means), dict(state.counts)
-        members, models = dict(clusters.members), dict(clusters.models)
         for stays, goes in unions(means, counts, active, self.threshold):
-            members[stays] = (*members[stays], *members.pop(goes))
-            del models[goes]
-        in_order = {k: tuple(c for c in context.clients if c in set(part)) for k, part in members.items()}
-        return replace(clusters, members=in_order, models=models, state=Directions(means, counts))
+            clusters = clusters.merged(stays, goes)
+        in_order = {k: tuple(c for c in context.clients if c in set(part)) for k, part in clusters.members.items()}
+        return replace(clusters, members=in_order, state=Directions(means, counts))
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """By the cosine with each cluster's mean direction; whoever goes with none of them gets a cluster."""
