@@ -1,6 +1,9 @@
 """What serves clients: any method can be fine-tuned or picked; rows are held out until models are judged, then used."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +11,10 @@ import torch
 
 import fedclade
 from fedclade.clients.objective import Classification, Tokens
-from fedclade.clients.tasks import Evaluate, Train, Training, Try
+from fedclade.clients.tasks import Evaluate, Train, Training, Tried, Try
 from fedclade.methods.base import RoundContext
 from fedclade.methods.fedavg import FedAvg
-from fedclade.serving import Pick, picks, plan
+from fedclade.serving import Pick, capped, losses_of, picks, plan
 from harness import contents, local
 from synthetic import planted
 
@@ -33,6 +36,37 @@ def test_picks_are_shrunk_to_what_is_best_for_all() -> None:
     assert picks(table[:3], rows[:3], 100.0) == [0, 0, 0]
     missing = np.array([[1.0, 2.0], [np.nan, np.nan]])
     assert picks(missing, np.array([5.0, 5.0]), 10.0) == [0, 0]
+
+
+def test_no_single_client_decides_what_serves_everybody() -> None:
+    context: Any = SimpleNamespace(n_classes=4)
+    honest, rows = np.tile([0.6, 0.5, 0.4, 0.45], (20, 1)), np.full(20, 40.0)
+    for lie in ([-1e30, 2.0, 2.0, 2.0], [0.0, 2.0, 2.0, 2.0]):
+        table, claimed = np.vstack([honest, lie]), np.append(rows, 1e7 if lie[0] == 0 else 40)
+        assert picks(capped(table, context), claimed, 100.0)[:20] == [2] * 20
+    losses = {f"c{k}": Tried(np.tile(np.float32([[0.5, 0.4, 0.3, 0.6, 0.7]]), (1, 1)), 40) for k in range(40)}
+    diverged = losses | {"bad": Tried(np.float32([[0.1, 0.2, 1e20, 1e20, 1e20]]), 40)}
+    assert losses_of(diverged, 1, context)[0, 0] == pytest.approx(0.3)  # the temperature that suits the forty
+
+
+def test_losses_of_any_size_are_told_apart() -> None:
+    """Of amounts, or a person's own: none is cut to what a class can cost."""
+    context: Any = SimpleNamespace(n_classes=1)
+    table = np.random.default_rng(0).normal([79.3, 64.7, 66.5, 77.1], 0.5, (6, 4))
+    assert picks(capped(table, context), np.full(6, 20.0), 100.0) == [1] * 6
+
+
+def test_who_has_one_row_does_not_judge_models_by_it(tmp_path: Path) -> None:
+    """Labels are noise, so that nothing is better than the model as it is; a row that is trained on would say else."""
+    federation = planted(n_clients=12, n_groups=1, rows=12, seed=3)
+    labels = np.random.default_rng(0).integers(0, 4, len(federation.y))
+    few = tuple(replace(c, train=c.train[: 1 if k % 2 else 12]) for k, c in enumerate(federation.clients))
+    noise = replace(federation, y=labels, clients=few)
+    result = fedclade.run(noise, rounds=3, out=tmp_path, model="mlp", training=TRAINING, workers=1, serving="pick")
+    told = result.last_kept("serving")
+    alone = np.array([client in {c.name for c in few if len(c.train) == 1} for client in told["clients"]])
+    assert (told["losses"][alone, :3] == 0).all()
+    assert len({told["picked"][place] for place in np.flatnonzero(alone)}) == 1  # what is best for all
 
 
 @pytest.mark.parametrize("places", [None, 3])

@@ -31,6 +31,7 @@ TO = "halfway to "
 SERVED = "served"  # the slot of a client's memory that holds what was made for it
 AS_IT_IS, ROOT, ALONE = "as it is", "mean of all", "alone"  # choices; others say how many epochs
 TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0)  # the best one of each candidate counts: being too sure is no fault here
+OUTWEIGHS = 10  # times the usual number of rows: a client that claims more has the usual say
 LONGEST_ALONE = 50  # epochs of a model of the client's own
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -125,12 +126,12 @@ class Pick(Serving):
         told = ask({c: Try(task, epochs, self.held, others, **all_of) for c, task in now.items()}, phase="serve")
         if not len(told):
             return clusters
-        table = losses_of(told, len(names))
+        table = losses_of(told, len(names), context)
         if best_of_all(table, context)[: len(epochs)].argmin() == len(epochs) - 1:  # then perhaps without the others
             alone = ask({c: Try(now[c], (), self.held, alone=own_epochs(context), **heat) for c in told}, phase="serve")
-            gained = best_of_all(losses_of(before, 1, told), context)[0] - best_of_all(table, context)[0]
+            gained = best_of_all(losses_of(before, 1, context, told), context)[0] - best_of_all(table, context)[0]
             to_come = max(float(np.nan_to_num(gained)), 0.0) * (context.rounds - context.round)
-            table = np.hstack([table, losses_of(alone, 1, told) + to_come])
+            table = np.hstack([table, losses_of(alone, 1, context, told) + to_come])
             names.append(ALONE)
         rows = np.array([answer.n_samples for answer in told.values()], float)
         picked = picks(capped(table, context), rows, self.strength)
@@ -157,17 +158,22 @@ def root_of(clusters: Clusters) -> np.ndarray:
     return average((clusters.models[k] for k in clusters.members), [len(m) for m in clusters.members.values()])
 
 
-def losses_of(told: Mapping[str, Tried], n: int, of: Any = None) -> np.ndarray:
+def losses_of(told: Mapping[str, Tried], n: int, context: RoundContext, of: Any = None) -> np.ndarray:
     """(clients, candidates), each at the temperature that suits it best; not a number where nobody answered."""
     nothing = np.full((n, len(TEMPERATURES)), np.nan)
     table = np.stack([told[c].losses if c in told else nothing for c in (told if of is None else of)]).astype(float)
-    best = np.where(np.isnan(table), 0.0, table).sum(axis=0).argmin(axis=1)
+    best = np.nan_to_num(capped(table, context)).sum(axis=0).argmin(axis=1)
     return np.asarray(table[:, np.arange(n), best])
 
 
 def capped(table: np.ndarray, context: RoundContext) -> np.ndarray:
-    """A few rows that a model is very sure and wrong about must not decide."""
-    return np.minimum(table, max(3.0, 1.3 * math.log(max(context.n_classes, 1))))
+    """A few rows that a model is very sure and wrong about must not decide, nor one client whose losses are absurd.
+
+    Losses of amounts are of any size: the usual one counts.
+    """
+    usual = float(np.nanmedian(np.abs(table))) if np.isfinite(table).any() else 0.0
+    limit = max(3.0, 1.3 * math.log(max(context.n_classes, 1)), 3 * usual)
+    return np.clip(table, -limit, limit)
 
 
 def best_of_all(table: np.ndarray, context: RoundContext) -> np.ndarray:
@@ -177,7 +183,9 @@ def best_of_all(table: np.ndarray, context: RoundContext) -> np.ndarray:
 def picks(table: np.ndarray, rows: np.ndarray, strength: float) -> list[int]:
     """The candidate of each client: of the lowest loss, shrunk to that of all clients as by so many rows of theirs."""
     known = ~np.isnan(table)
-    everybody = np.where(known, table, 0.0).T @ rows / np.maximum(known.T @ rows, 1e-12)
+    usual = np.median(rows)
+    say = np.where(rows > OUTWEIGHS * usual, usual, rows)  # nobody's word for how many rows it has decides for all
+    everybody = np.where(known, table, 0.0).T @ say / np.maximum(known.T @ say, 1e-12)
     own = rows[:, None] * known
     shrunk = (own * np.where(known, table, 0.0) + strength * everybody) / np.maximum(own + strength, 1e-12)
     return [int(place) for place in shrunk.argmin(axis=1)]

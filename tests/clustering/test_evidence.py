@@ -18,7 +18,7 @@ from fedclade.clustering.evidence import (
     margins_of,
 )
 from fedclade.clustering.scores import adjusted_rand
-from fedclade.clustering.views import Statistics, Told
+from fedclade.clustering.views import Statistics, Told, far_beyond
 
 N_CLASSES, SIZE = 5, 12
 
@@ -264,3 +264,36 @@ def test_a_picture_of_noise_does_not_hide_groups_in_another() -> None:
             clients.append({"counts": counts, "features": np.stack([marks[half].T @ x[half] for half in halves])})
         found.append(adjusted_rand(groups, evidence(clients, seed).labels))
     assert np.mean(np.array(found) == 1) >= 0.95
+
+
+@pytest.mark.parametrize("rows", [(2, 8), (40, 60), (4000, 6000)])
+@pytest.mark.parametrize("few", [0, 2, 10])
+def test_only_what_no_rows_could_be_is_far_beyond(rows: tuple[int, int], few: int) -> None:
+    """Groups, however few and sure, are not; sums of any size that are made up are, and so are other units."""
+    for seed in range(5):
+        random = np.random.default_rng([seed, few])
+        shift = 2 * random.normal(size=(2, SIZE))
+        clients = {
+            f"c{k}": told(
+                random, int(random.integers(*rows)), random.dirichlet(np.full(N_CLASSES, 0.3)), shift[int(k < few)]
+            )
+            for k in range(20)
+        }
+        assert far_beyond(clients) == set()
+        one = dict(clients["c5"])
+        for size in (1e3, 1e30):
+            lie = {n: a if n == "counts" else a * 0 + size * one["counts"][..., None] for n, a in one.items()}
+            assert far_beyond(clients | {"c5": lie}) == {"c5"}
+        grams = {n: a if n == "counts" else 1000 * a for n, a in one.items()}
+        assert far_beyond(clients | {"c5": grams}) == {"c5"}
+        assert far_beyond({"new": grams}, list(clients.values())) == {"new"}
+
+
+def test_counts_of_very_many_rows_are_judged_without_drawing_tables() -> None:
+    random = np.random.default_rng(0)
+    huge = np.full((20, 10), 1e7)
+    assert counts_differ(huge, random, 99) == 1.0
+    huge[3, 2] += 1e6
+    assert counts_differ(huge, random, 99) < 1e-6
+    drawn = random.multinomial(2_000_000, np.full(5, 0.2), size=20).astype(float)
+    assert 0.0 < counts_differ(drawn, random, 99) <= 1.0

@@ -1,5 +1,6 @@
 """clade: planted groups are found and served; who is alike shares one model; newcomers are placed with a confidence."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 
 import fedclade
+from fedclade.clients.runtime import ClientRuntime
+from fedclade.clients.tasks import Describe, Described
 from fedclade.clustering.views import overlap_of_classes
 from fedclade.data.federation import Client, Federation
-from fedclade.methods.clade import Clade
+from fedclade.methods.clade import Clade, placement
 from fedclade.report.groups import groups
 from synthetic import planted
 
@@ -124,6 +127,69 @@ def test_who_has_one_row_waits_in_the_largest_cluster(tmp_path: Path) -> None:
     small = tuple(replace(c, train=c.train[:1]) if c.name == "c7" else c for c in federation.clients)
     result = run(replace(federation, clients=small), tmp_path, rounds=2)
     assert sum(len(part) for part in result.clusters.values()) == 8
+
+
+def lying(
+    monkeypatch: pytest.MonkeyPatch, lies: dict[str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]]
+) -> None:
+    """Some clients tell other statistics than those of their rows."""
+    honest = ClientRuntime._describe
+
+    def told(self: ClientRuntime, client: str, task: Describe, round: int) -> Described:
+        answer = honest(self, client, task, round)
+        return Described(lies[client](dict(answer.values))) if client in lies else answer
+
+    monkeypatch.setattr(ClientRuntime, "_describe", told)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e30])
+def test_a_lie_about_rows_does_not_move_the_others(
+    size: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def huge(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        there = values["counts"][..., None] > 0
+        return {n: a if n == "counts" else np.where(there, size, 0 * a).astype(np.float32) for n, a in values.items()}
+
+    lying(monkeypatch, {"c3": huge})
+    result = run(planted(n_clients=12, n_groups=2, rows=60), tmp_path, rounds=1, serving="model")
+    homes = {client: cluster for cluster, part in result.clusters.items() for client in part}
+    honest = [f"c{number}" for number in range(12) if number != 3]
+    assert len({(homes[client], int(client[1:]) % 2) for client in honest}) == 2  # the two groups, and nothing else
+    assert list(result.clusters[homes["c3"]]) == ["c3"]
+
+
+def test_statistics_of_another_form_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a newcomer, whose answer would be kept and looked at again with the others'."""
+
+    def narrow(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return values | {"features": values["features"][..., :-1]}
+
+    everybody = planted(n_clients=14, n_groups=2, rows=60)
+    events = [{"round": 1, "join": ["c12", "c13"]}]
+    method = {"name": "clade", "patience": 1, "look_again": 0.05}
+    lying(monkeypatch, {"c3": narrow, "c12": narrow})
+    result = run(everybody, tmp_path, rounds=4, events=events, method=method, serving="model")
+    assert set(result.kept("groups")) == {0, 1}  # looked at again, with those who came
+    assert sum(len(part) for part in result.clusters.values()) == 14
+    failed = result.failures[result.failures["failure"].str.contains("of another form")]
+    assert set(failed["client"]) == {"c3", "c12"}
+
+
+@pytest.mark.parametrize(
+    "events", [[{"round": 2, "drift": 12}], [{"round": 2, "leave": 6, "join": 6}, {"round": 3, "drift": 6}]]
+)
+def test_everybody_may_change_at_once(events: list[dict[str, int]], tmp_path: Path) -> None:
+    result = run(planted(n_clients=12, n_groups=2, rows=40), tmp_path, rounds=3, events=events, serving="model")
+    assert sum(len(part) for part in result.clusters.values()) == (12 if len(events) == 1 else 6)
+
+
+def test_how_sure_a_newcomer_can_be_is_not_free_of_chance() -> None:
+    """Squares free of chance may be below 0, of several clusters: then one is nearest, and nobody is sure."""
+    near = placement({0: -0.5, 1: -1.0, 2: 4.0}, "distance", 2.0, chance=3.0)
+    assert near.cluster == 1
+    assert near.confidence == pytest.approx(1 - np.sqrt(2.0 / 2.5))
+    assert near.distances == {0: 0.0, 1: 0.0, 2: 2.0}
+    assert placement({0: 25.0, 1: 36.0}, "distance", 2.0, chance=3.0).cluster is None
 
 
 def test_settings_say_what_they_are() -> None:

@@ -137,7 +137,12 @@ def describe(
 
 
 def fault_of_description(
-    what: str, options: dict[str, Any], values: dict[str, np.ndarray], input_shape: tuple[int, ...], n_classes: int
+    what: str,
+    options: dict[str, Any],
+    values: dict[str, np.ndarray],
+    input_shape: tuple[int, ...],
+    n_classes: int,
+    most_rows: int,
 ) -> str | None:
     """What is wrong with statistics that came back, if anything; None: they are what was asked for."""
     if what not in ANSWERS:
@@ -151,6 +156,19 @@ def fault_of_description(
             return f"sent {name} of shape {shapes[name]}, {shape} was asked for"
         if values[name].size and not (least <= values[name].min() and values[name].max() <= most):
             return f"sent {name} outside {least:g} and {most:g}"
+    return fault_of_counts(values, most_rows) if "counts" in wanted else None
+
+
+def fault_of_counts(values: dict[str, np.ndarray], most_rows: int) -> str | None:
+    """Rows are counted in whole numbers, there are not more than a client may have, and none has no sum."""
+    counts = values["counts"].astype(np.float64)
+    if (counts % 1).any():
+        return "sent counts that are no whole numbers"
+    if counts.sum() > most_rows:
+        return f"sent counts of {counts.sum():.0f} rows: there may be {most_rows}"
+    for name, sums in values.items():
+        if sums.ndim == counts.ndim + 1 and sums.shape[: counts.ndim] == counts.shape and sums[counts == 0].any():
+            return f"sent {name} of classes without rows"
     return None
 
 

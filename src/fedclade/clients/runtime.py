@@ -417,7 +417,11 @@ class ClientRuntime:
         def judge(models: Mapping[str, np.ndarray]) -> None:
             for client, weights in models.items():
                 rows = Rows(self.x, self.y, self._spared(client, tasks[client].spare))
-                seen[client].append(cooled_losses(self.network(client), weights, rows, tasks[client].temperatures))
+                heat = tasks[client].temperatures
+                if len(self.held(client).train) < 2:  # its one row is trained on, and judges nothing
+                    seen[client].append([0.0] * len(heat))
+                else:
+                    seen[client].append(cooled_losses(self.network(client), weights, rows, heat))
 
         def trained(models: Mapping[str, np.ndarray], epochs: int) -> dict[str, np.ndarray]:
             longer = self.training.model_copy(update={"local_epochs": epochs, "averaged": task.averaged})

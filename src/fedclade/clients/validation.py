@@ -191,7 +191,8 @@ def _check_description(task: Describe, answer: Described, expected: Expected) ->
         raise UnfitError("bad shape", "sent statistics that are no numbers")
     if not all(np.isfinite(array).all() for array in values.values()):
         raise UnfitError("not finite", "the statistics hold NaN or infinite numbers")
-    wrong = fault_of_description(task.what, dict(task.options), values, expected.input_shape, expected.n_classes)
+    shape, most = expected.input_shape, expected.max_samples
+    wrong = fault_of_description(task.what, dict(task.options), values, shape, expected.n_classes, most)
     if wrong:
         raise UnfitError("bad shape", wrong)
 

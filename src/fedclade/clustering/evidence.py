@@ -37,6 +37,8 @@ GAIN = 0.02  # by which more clusters must be clearer
 COMPLETE = 0.98  # of the real spread: nothing is left to explain
 MOST = 50  # clusters
 MANY = 200  # clients, whose trees take time: fewer clouds do
+MANY_ROWS = 20_000_000  # of all clients, above which tables of counts are not drawn
+AT_ONCE = 20_000_000  # numbers of drawn tables
 
 K = TypeVar("K", bound=Hashable)
 Pair = tuple[np.ndarray, np.ndarray]  # the statistics of both halves, (clients, numbers) each
@@ -303,10 +305,17 @@ def counts_differ(counts: np.ndarray, random: np.random.Generator, n: int) -> fl
         return 1.0
     rows, columns = table.sum(axis=1), table.sum(axis=0)
     expected = np.outer(rows, columns) / rows.sum()
-    from scipy.stats import random_table
+    from scipy.stats import chi2, random_table
 
-    drawn = random_table(rows, columns, seed=random).rvs(size=n)
-    seen, null = (((one - expected) ** 2 / expected).sum(axis=(-2, -1)) for one in (table, drawn))
+    def statistic(tables: np.ndarray) -> np.ndarray:
+        return np.asarray(((tables - expected) ** 2 / expected).sum(axis=(-2, -1)))
+
+    seen = statistic(table)
+    if rows.sum() > MANY_ROWS:  # its distribution is known then, and drawing would take too much
+        return float(chi2.sf(seen, (len(rows) - 1) * (len(columns) - 1)))
+    tables = random_table(rows, columns, seed=random)
+    at_once = max(AT_ONCE // table.size, 1)
+    null = np.concatenate([statistic(tables.rvs(size=min(at_once, n - done))) for done in range(0, n, at_once)])
     return float((1 + (null >= seen * (1 - 1e-12)).sum()) / (n + 1))
 
 

@@ -7,7 +7,8 @@
   shares of them hardly show.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +19,47 @@ RARE = 0.5  # of an equal share: a class of this share counts half
 FEW = 5.0  # rows: a class of so many counts half
 ODDS = 0.1  # by which shares of classes must differ among clients to matter: closer ones hardly move what is predicted
 
+FEWEST = 4  # clients, of whom most can be asked what is usual
+BEYOND = 10.0  # times what rows of one client differ by: no two clients' means are so far apart
+
 Told = Mapping[
     str, np.ndarray
 ]  # what a client says of itself: counts (halves, classes), sums (halves, classes, numbers)
+Form = tuple[tuple[str, tuple[int, ...]], ...]  # its names and shapes
 
 
 def is_told_enough(told: Told) -> bool:
     """Whether both halves have rows."""
     return bool((np.asarray(told["counts"]).sum(axis=1) > 0).all())
+
+
+def form_of(told: Told) -> Form:
+    return tuple(sorted((name, np.shape(array)) for name, array in told.items()))
+
+
+def usual_form(told: Iterable[Told]) -> Form | None:
+    """That which most of them have."""
+    forms = Counter(map(form_of, told))
+    return max(forms, key=lambda form: (forms[form], form)) if forms else None
+
+
+def far_beyond(told: Mapping[str, Told], others: Sequence[Told] = ()) -> set[str]:
+    """Whose rows are, on average, so far from the median client's as no rows of anybody are: in other units, or lies.
+
+    By how much rows differ is told by the halves of most clients. One client like that would move everybody's means.
+    """
+    if len(told) + len(others) < FEWEST:
+        return set()
+    everybody = Statistics.of([*told.values(), *others])
+    rows, halves = np.maximum(everybody.rows, 1.0), np.maximum(everybody.counts.sum(axis=2), 1.0)
+    far = np.zeros(len(rows), bool)
+    for sums in everybody.sums.values():
+        points, half = sums.sum(axis=(1, 2)) / rows[:, None], sums.sum(axis=2) / halves[..., None]
+        apart = np.linalg.norm(points - np.median(points, axis=0), axis=1)
+        of_rows = ((half[:, 0] - half[:, 1]) ** 2).sum(axis=1) / (1 / halves).sum(axis=1)
+        usual = max(float(np.median(apart)), float(np.sqrt(np.median(of_rows))))
+        far |= (apart > BEYOND * usual) & (usual > 0)
+    return {client for client, is_far in zip(told, far.tolist(), strict=False) if is_far}
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,8 @@ class Method(BaseModel):
 
     def retry(self, clusters: Clusters, context: RoundContext, ask: Ask) -> Clusters:
         """Try again to assign those who are still waiting for it."""
-        waiting = [client for client in context.clients if client in set(clusters.unassigned)]
+        unassigned = set(clusters.unassigned)
+        waiting = [client for client in context.clients if client in unassigned]
         if not waiting:
             return clusters
         return self.admit(clusters.without(waiting), waiting, context, ask)

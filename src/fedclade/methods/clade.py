@@ -20,8 +20,25 @@ from fedclade.clients.tasks import Describe
 from fedclade.clustering.automatic import spread
 from fedclade.clustering.evidence import Evidence
 from fedclade.clustering.many import AT_ONCE, Centres, find_groups_of
-from fedclade.clustering.views import Statistics, is_told_enough, overlap_of_classes
-from fedclade.methods.base import About, Clusters, Count, Method, Placement, RoundContext, nearest, remembered
+from fedclade.clustering.views import (
+    Statistics,
+    far_beyond,
+    form_of,
+    is_told_enough,
+    overlap_of_classes,
+    usual_form,
+)
+from fedclade.methods.base import (
+    About,
+    Clusters,
+    Count,
+    Method,
+    Placement,
+    RoundContext,
+    nearest,
+    nobody_answered,
+    remembered,
+)
 from fedclade.methods.evidence import record
 from fedclade.models.weights import average
 
@@ -30,6 +47,7 @@ SAME_CLASSES = 0.5  # of the classes that two clusters hold, on average: from he
 FEW_SENDERS = 1.5  # of a cluster in a round, on average: the mean of one client's model is no mean
 CLOSE = 1e-3  # the square of a distance that is none
 FARTHEST = 0.2  # what the farthest member has at least of what members differ by and of chance: few may be near by luck
+SOME = 200  # members, beside whom newcomers may be far beyond
 ROOM = 1.5  # a newcomer may be so many times as far from a cluster as its farthest member is from the others
 
 
@@ -68,8 +86,11 @@ class Clade(Method):
 
     def start(self, context: RoundContext, ask: Ask) -> Clusters:
         told = self.told(context, ask, "cluster")
-        known = {client: one for client, one in told.items() if is_told_enough(one)}
-        if not known:  # nobody answered, or nobody has two rows: one model for all
+        if not told:
+            raise nobody_answered(ask)
+        strange = far_beyond(told)
+        known = {client: one for client, one in told.items() if is_told_enough(one) and client not in strange}
+        if not known:  # nobody has two rows: one model for all
             return Clusters.single(context.clients, context.initial)
         clusters = self.looked(Clusters.single(known, context.initial), known, context, ask)
         return self.admit(clusters, set(context.clients) - set(known), context, ask)
@@ -130,9 +151,17 @@ class Clade(Method):
 
     # The evidence
 
-    def told(self, context: RoundContext, ask: Ask, phase: str) -> dict[str, Told]:
+    def told(
+        self, context: RoundContext, ask: Ask, phase: str, known: Mapping[str, Told] | None = None
+    ) -> dict[str, Told]:
+        """What clients say of their rows; what is of another form than the others' answers counts as a failure."""
         answers = ask(Describe("halves", {"size": self.size}), to=context.clients, phase=phase)
-        return {client: dict(answer.values) for client, answer in answers.items()}
+        told: dict[str, Told] = {client: dict(answer.values) for client, answer in answers.items()}
+        usual = usual_form(known.values() if known else told.values())
+        for client in [client for client, one in told.items() if form_of(one) != usual]:
+            ask.failures.append({"client": client, "phase": phase, "failure": "its statistics are of another form"})
+            del told[client]
+        return told
 
     def is_time_to_look(self, clusters: Clusters, context: RoundContext) -> bool:
         known: Known | None = clusters.state
@@ -173,22 +202,21 @@ class Clade(Method):
 
     def place(self, clusters: Clusters, context: RoundContext, ask: Ask) -> dict[str, Placement]:
         """By the same sums. Who is much farther from every cluster than its members are fits none of them."""
-        if clusters.state is None:
+        if not has_members(clusters):
             return super().place(clusters, context, ask)
-        told = {c: one for c, one in self.told(context, ask, "place").items() if is_told_enough(one)}
-        return self.placed(clusters, told)
+        told, odd = sorted_out(clusters, self.told(context, ask, "place", clusters.state.told))
+        return odd | self.placed(clusters, told)
 
     def placed(self, clusters: Clusters, told: Mapping[str, Told]) -> dict[str, Placement]:
         known: Known = clusters.state
         if not told:
             return {}
         if not known.views or len(clusters.models) == 1:
-            only = clusters.largest if clusters.members else next(iter(clusters.models))
-            return {client: Placement(only, {}, "there is one model") for client in told}
-        far, limits, members = distances(clusters, known, told)
+            return {client: Placement(clusters.largest, {}, "there is one model") for client in told}
+        squares, noise, limits, members = distances(clusters, known, told)
         return {
-            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of statistics", limit)
-            for row, limit, client in zip(far, limits.tolist(), told, strict=True)
+            client: placement(dict(zip(members, row.tolist(), strict=True)), "distance of statistics", limit, by_chance)
+            for row, by_chance, limit, client in zip(squares, noise.tolist(), limits.tolist(), told, strict=True)
         }
 
     def place_unlabelled(
@@ -224,18 +252,19 @@ class Clade(Method):
         limits = np.sqrt(new + room((at_home - mine)[sizes > 1], mine[sizes > 1], new))
         return {
             client: placement(dict(zip(members.tolist(), row, strict=True)), "distance of rows without labels", limit)
-            for client, row, limit in zip(rows, np.sqrt(squares).tolist(), limits.tolist(), strict=True)
+            for client, row, limit in zip(rows, squares.tolist(), limits.tolist(), strict=True)
         }
 
     def admit(self, clusters: Clusters, newcomers: Iterable[str], context: RoundContext, ask: Ask) -> Clusters:
         """Newcomers tell what everybody told, which counts when clusters are looked at again."""
-        new = [client for client in context.clients if client in set(newcomers)]
-        if clusters.state is None or not new:
+        wanted = set(newcomers)
+        new = [client for client in context.clients if client in wanted]
+        if not new or not has_members(clusters):
             return super().admit(clusters, new, context, ask)
         known: Known = clusters.state
-        told = self.told(context.only(new), ask, "place")
-        enough = {client: one for client, one in told.items() if is_told_enough(one)}
-        placements = self.placed(clusters, enough)
+        told = self.told(context.only(new), ask, "place", known.told)
+        enough, odd = sorted_out(clusters, told)
+        placements = odd | self.placed(clusters, enough)
         largest = clusters.largest
         for client in new:
             place = placements[client].cluster if client in placements else largest
@@ -250,11 +279,38 @@ class Clade(Method):
         return replace(clusters, unassigned=unassigned, state=state)
 
 
-def placement(near: Mapping[int, float], measure: str, limit: float) -> Placement:
-    """In the nearest cluster, unless that is beyond the limit; sure by how much farther the next one is."""
-    order = sorted(near.values())
-    sure = 1 - order[0] / max(order[1], 1e-12) if len(order) > 1 else None
-    return Placement(nearest(near) if order[0] <= limit else None, near, measure, limit, sure)
+def has_members(clusters: Clusters) -> bool:
+    """Whether anybody is there whose rows newcomers can be compared with."""
+    return clusters.state is not None and any(client in clusters.cluster_of for client in clusters.state.told)
+
+
+def sorted_out(clusters: Clusters, told: Mapping[str, Told]) -> tuple[dict[str, Told], dict[str, Placement]]:
+    """What newcomers tell that can be compared, and where the others go.
+
+    Who has one row tells too little, and goes where most are. Rows in other units, or lies, fit nowhere.
+    """
+    known = list(clusters.state.told.values())
+    strange = far_beyond(told, known[:: max(len(known) // SOME, 1)])
+    odd = {
+        client: Placement(None, {}, "rows far beyond everybody's")
+        if client in strange
+        else Placement(clusters.largest, {}, "too few rows to tell, so the largest")
+        for client, one in told.items()
+        if client in strange or not is_told_enough(one)
+    }
+    return {client: one for client, one in told.items() if client not in odd}, odd
+
+
+def placement(squares: Mapping[int, float], measure: str, limit: float, chance: float = 0.0) -> Placement:
+    """In the nearest cluster, unless that is beyond the limit; sure by how much farther the next one is.
+
+    Squares of distances are free of chance, and may be below 0; how sure one can be is not free of it.
+    """
+    order = sorted(np.sqrt(max(square + chance, 0.0)) for square in squares.values())
+    sure = float(1 - order[0] / max(order[1], 1e-12)) if len(order) > 1 else None
+    near = {cluster: float(np.sqrt(max(square, 0.0))) for cluster, square in squares.items()}
+    cluster = nearest(squares)
+    return Placement(cluster if near[cluster] <= limit else None, near, measure, limit, sure)
 
 
 def most_common(values: Iterable[int]) -> int:
@@ -262,8 +318,11 @@ def most_common(values: Iterable[int]) -> int:
     return int(found[counts.argmax()])
 
 
-def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """How far some clients are from each cluster's mean, free of the halves' noise; and how far each may be.
+def distances(
+    clusters: Clusters, known: Known, told: Mapping[str, Told]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
+    """The squares of how far some clients are from each cluster's mean, free of the halves' noise; that of each; and
+    how far each may be.
 
     That is by how far members are from the others of their cluster, which is what they really differ by and chance:
     the fewer rows a newcomer has, the farther chance may carry it. Of very many members some are looked at.
@@ -281,7 +340,7 @@ def distances(clusters: Clusters, known: Known, told: Mapping[str, Told]) -> tup
     parts = [Statistics.of(theirs[start : start + AT_ONCE]) for start in range(0, len(theirs), AT_ONCE)]
     squares, noise = (np.concatenate(of) for of in zip(*(centres.squares(part) for part in parts), strict=True))
     limits = np.sqrt(room(at_home, chance, noise[:, 0]))
-    return np.sqrt(np.maximum(squares, 0.0)), limits, members[shown].tolist()
+    return squares, noise[:, 0], limits, members[shown].tolist()
 
 
 def room(at_home: np.ndarray, chance: np.ndarray, of_newcomers: np.ndarray) -> np.ndarray:
