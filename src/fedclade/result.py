@@ -1,5 +1,6 @@
 """What a run found, read from its folder: the one reader that tables, pages, comparisons and trackers ask."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -405,6 +406,9 @@ class Result:
             module = self._network(client, task.through)
             return stacked_weights(module, task.through, model, lambda slot: self._kept(client, slot))
         kept = self._remembered(client, task.start) if task.start else None
+        if task.start and kept is None and (self.path / "nodes.json").is_file():
+            told = f"{client} keeps the model that serves it on its node: these are the weights of its cluster's"
+            warnings.warn(told, stacklevel=2)
         otherwise = model if task.otherwise is None else task.otherwise
         return composed(task.weights, task.layers, kept, otherwise, self.layout)
 

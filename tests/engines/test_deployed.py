@@ -91,6 +91,11 @@ def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: 
     assert (api.load(tmp_path / "run").history["failure"] == "").all()
     ledger, expected = folder.table("ledger"), local.folder.table("ledger")
     assert ledger["bytes"].sum() == expected["bytes"].sum()
+    for client in local.record["clients"]:  # a node keeps what serves it, its own model where it has one
+        if not local.served(client).through:
+            kept = load_file(rows / "memory" / folder.settings["fingerprint"] / client / "model.safetensors")
+            for tensor, values in local.layout.tensors(local.weights_for(client)).items():
+                np.testing.assert_array_equal(kept[tensor], values)
 
 
 ALIGNED = {"method.name": "fedstack", "set": "method.layout=aligned method.n_clusters=2 method.seats=3"}

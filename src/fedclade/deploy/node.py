@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedclade.clients.memory import Memory
 from fedclade.clients.objective import label_statistics
 from fedclade.data import DataOptions, Preprocessing, federation_of
 from fedclade.data.federation import Federation
@@ -24,6 +25,7 @@ from fedclade.data.own.tables import Table, kinds_of
 from fedclade.engines.records import from_records, to_records
 from fedclade.errors import FedcladeError, imported, listed
 from fedclade.files import safe_name, write_atomically, write_json
+from fedclade.models.weights import Layout
 from fedclade.runs.packing import save_tensors
 
 if TYPE_CHECKING:
@@ -210,7 +212,27 @@ def memory_folder(config: Mapping[str, Any], run: str, client: str) -> Path:
 
 
 def keep_model(folder: Path, header: Mapping[str, Any], arrays: list[np.ndarray]) -> None:
-    """Keep the model that serves this node, and the cluster it is in."""
+    """Keep the model that serves this node, the cluster it is in, and that cluster's model if it is another one."""
     tensors = dict(zip(header["names"], arrays, strict=True))
-    write_atomically(folder / "model.safetensors", lambda part: save_tensors(part, tensors))
-    write_json(folder / "cluster.json", {key: header[key] for key in ("run", "client", "cluster", "members")})
+    mine = own_model(folder, header, tensors)
+    if mine is not None:
+        write_atomically(folder / "cluster-model.safetensors", lambda part: save_tensors(part, tensors))
+    write_atomically(folder / "model.safetensors", lambda part: save_tensors(part, mine or tensors))
+    told = {key: header[key] for key in ("run", "client", "cluster", "members")}
+    write_json(folder / "cluster.json", told | {"own_model": mine is not None})
+
+
+def own_model(
+    folder: Path, header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """What serves this node where it is not what came: what it keeps, perhaps with layers of what came."""
+    from fedclade.clients.runtime import composed
+
+    own = header.get("own")
+    kept = Memory(folder, read_only=True).read(header["client"], own["slot"]) if own else None
+    if not own or kept is None:
+        return None
+    layout = Layout(tuple(tensors), tuple(array.shape for array in tensors.values()), int(own["n_parameters"]))
+    cluster = np.concatenate([array.ravel() for array in tensors.values()])
+    layers = tuple(own["layers"]) if isinstance(own["layers"], list) else own["layers"]
+    return dict(layout.tensors(composed(cluster if own["sent"] else None, layers, kept, cluster, layout)))

@@ -240,16 +240,35 @@ def _tell(progress: Progress) -> None:
 
 
 def _deliver(registry: NodeRegistry, folder: RunFolder) -> None:
-    """Every node gets its cluster's model; who is where, and which node was refused, is written down."""
+    """Every node gets its cluster's model, and is told how that and what it keeps itself serve it; who is where, and
+    which node was refused, is written down."""
     result = Result(folder)
     clusters, layout = result.state_of_clusters, result.layout
-    tensors = {cluster: layout.tensors(clusters.models[cluster]) for cluster in clusters.members}
-    for cluster, members in clusters.members.items():
+    tensors = {
+        client: layout.tensors(model)
+        for cluster, model in clusters.models.items()
+        for client in clusters.members.get(cluster, ())
+    }
+    for members in clusters.members.values():
         through = result.served(members[0]).through
         if not isinstance(through, str):  # networks that serve all of them go along
             module = result.network_of(members[0])
-            tensors[cluster] = Layout.of(module).tensors(result.weights_for(members[0]))
-    missed = deliver_models(registry, folder.settings["fingerprint"], clusters.members, tensors)
+            tensors |= dict.fromkeys(members, Layout.of(module).tensors(result.weights_for(members[0])))
+    served = {client: result.served(client) for client in clusters.cluster_of}
+    own = {
+        client: {
+            "slot": task.start,
+            "layers": list(task.layers) if isinstance(task.layers, tuple) else task.layers,
+            "sent": task.weights is not None,
+            "n_parameters": layout.n_parameters,
+        }
+        for client, task in served.items()
+        if task.start and not task.through
+    }
+    for client, task in served.items():
+        if task.weights is not None and not task.start and not task.through:  # the server has a model for each
+            tensors[client] = layout.tensors(task.weights)
+    missed = deliver_models(registry, folder.settings["fingerprint"], clusters.members, tensors, own)
     if missed:
         print(f"did not get their model: {listed(missed)}", flush=True)
     known = {name: str(report.node) for name, report in registry.known.items()}

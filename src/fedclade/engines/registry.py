@@ -270,21 +270,26 @@ def deliver_models(
     registry: NodeRegistry,
     run: str,
     members: Mapping[int, Sequence[str]],
-    tensors: Mapping[int, Mapping[str, np.ndarray]],
+    tensors: Mapping[str, Mapping[str, np.ndarray]],
+    own: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Give every node its cluster's model to keep; returns who did not get it."""
+    """Give every node the model that the server has for it; returns who did not get it.
+
+    `own` says of those who are served by what they keep themselves how the two go together.
+    """
     from flwr.app import Message
 
     registry.look()
     messages, missed = {}, []
     for cluster, clients in members.items():
-        about = {"run": run, "cluster": cluster, "members": len(clients), "names": list(tensors[cluster])}
+        about = {"run": run, "cluster": cluster, "members": len(clients)}
         for client in clients:
             node = registry.node_of(client)
             if node is None:
                 missed.append(client)
                 continue
-            records = to_records({**about, "client": client}, list(tensors[cluster].values()))
+            told = {**about, "client": client, "names": list(tensors[client]), "own": dict(own.get(client, {}))}
+            records = to_records(told, list(tensors[client].values()))
             messages[client] = Message(records, node, f"query.{MODEL}", ttl=registry.exchange.timeout)
     for client, reply in registry.exchange.exchange(messages):
         if isinstance(reply, Failure) or reply.has_error():
