@@ -31,9 +31,45 @@ class Assigns(Method):
         return clusters
 
 
+class Forgets(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        return clusters.remembering({"seen": context.round})
+
+
+class Doubles(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        return Clusters(clusters.members, {0: clusters.models[0].astype(np.float64)})
+
+
+class AsksNobody(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        return clusters.averaged(ask(Train(clusters.models[0])))
+
+
+class AveragesParts(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        return clusters.averaged(ask(Train(clusters.models[0], upload="head"), to=context.clients))
+
+
+class DrawsHalf(Method):
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        ask.record("proximity", matrix=np.eye(len(context.clients)))
+        return clusters
+
+
+class Roundless(Method):
+    pass
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [
+        (Forgets(), "which would be lost on resume: declare State"),
+        (Doubles(), "cluster 0 is float64 .* return a vector of float32"),
+        (AsksNobody(), "without saying whom"),
+        (AveragesParts(), "use ask.combined"),
+        (DrawsHalf(), "'proximity' without clients, measure"),
+        (Roundless(), "Roundless has no `round`"),
         (Loses(), "leave out c0: they must be a partition"),
         (Twice(), "hold a client twice"),
         (Assigns(), "assigns to self.seen"),
@@ -43,6 +79,24 @@ class Assigns(Method):
 def test_own_methods_are_told_what_is_wrong(method: Method, words: str) -> None:
     with pytest.raises(FedcladeError, match=words):
         fedclade.run(planted(), method=method, **SMALL)
+
+
+def test_a_file_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py:Mine", "./mine.py:Mine"):
+        with pytest.raises(FedcladeError, match=r"write mine:Mine in the folder that holds mine\.py"):
+            fedclade.run(planted(), method=name, **SMALL)
+
+
+def test_merged_clusters_are_one() -> None:
+    models = {k: np.full(3, k, np.float32) for k in range(3)}
+    clusters = Clusters({0: ("a",), 1: ("b", "c"), 2: ("d",)}, models)
+    merged = clusters.merged(1, 0)
+    assert dict(merged.members) == {1: ("b", "c", "a"), 2: ("d",)}
+    assert merged.models[1].tolist() == [1, 1, 1]
+    assert set(merged.models) == {1, 2}
+    assert clusters.merged(1, 0, models[2]).models[1].tolist() == [2, 2, 2]
+    merged.check("abcd")
 
 
 @pytest.mark.parametrize("name", ["fedclust", "ifca", "fesem", "fedsccs", "kcenter", "pacfl", "fedstack", "random"])
