@@ -8,6 +8,7 @@ import pytest
 
 import fedclade
 from fedclade import Clusters, Method, Train
+from fedclade.checking import check
 from fedclade.errors import FedcladeError
 from fedclade.settings import read_toml
 from synthetic import planted
@@ -79,6 +80,30 @@ class Roundless(Method):
 def test_own_methods_are_told_what_is_wrong(method: Method, words: str) -> None:
     with pytest.raises(FedcladeError, match=words):
         fedclade.run(planted(), method=method, **SMALL)
+
+
+class Careless(Method):
+    """It draws by numpy's own chances, and stumbles over whoever fails."""
+
+    def round(self, clusters, context, ask):  # type: ignore[no-untyped-def]
+        trained = ask(Train(clusters.models[0]), to=context.clients)
+        for client in context.clients:
+            _ = trained[client]
+        noise = np.random.default_rng().normal(size=clusters.models[0].shape).astype(np.float32)
+        return Clusters.single(context.clients, clusters.averaged(trained).models[0] + noise / 1000)
+
+
+def test_methods_can_be_checked() -> None:
+    """Each thing that runs rely on is tried, and what is wrong is one line."""
+    for method in ("fedavg", "ifca", "fedclust"):
+        assert [wrong for _, wrong in check(method)] == [None] * 6
+    told = dict(check(Careless()))
+    assert told["everybody takes part"] is None
+    assert "other weights" in str(told["stopped after round 2 and resumed, the same bits"])
+    assert "KeyError" in str(told["one client always fails"]) or "raised" in str(told["one client always fails"])
+    ((first, wrong),) = check(Roundless())
+    assert first == "everybody takes part"
+    assert "has no `round`" in str(wrong)
 
 
 def test_a_file_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

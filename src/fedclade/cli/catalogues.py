@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one's settings; also my_module:MyMethod.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Try it: resumed, with workers, clients that fail, join and leave.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """List the methods, or the settings of one."""
     from fedclade.methods import METHODS, method_class
 
+    if check:
+        _checked(name)
+        return
     if json and name is not None:
         print_json([asdict(setting) for setting in meanings(method_class(name))])
         return
@@ -40,6 +46,20 @@ def methods(
     console = make_console()
     console.print(table)
     console.print("\nThe settings of one: fedclade methods NAME")
+
+
+def _checked(name: str | None) -> None:
+    from fedclade.checking import check
+    from fedclade.errors import FedcladeError
+
+    if name is None:
+        raise FedcladeError("--check tries one method: name it, as in fedclade methods my_module:MyMethod --check")
+    console, faults = make_console(), 0
+    for told, wrong in check(name):
+        console.print(f"{told}: {wrong or 'works'}", soft_wrap=True, markup=False)
+        faults += wrong is not None
+    if faults:
+        raise typer.Exit(1)
 
 
 def models() -> None:
