@@ -133,6 +133,14 @@ TABLES = (
         stated("fedsccs", "fig5"),
         against(("FedSCCS",), ("RC", "FedAvg", "WC", "KCenter"), CLUSTER),
     ),
+    Full(
+        "FedSCCS, Figure 8",
+        "fedsccs/fig8",
+        "fedsccs-fig8-100",
+        {},
+        (),  # shares of uplink, which its page has
+    ),
+    ),
 )
 
 

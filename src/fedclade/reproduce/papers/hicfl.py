@@ -167,6 +167,7 @@ PAPER = Paper(
                 CLUSTERS,
                 ARI,
             ),
+            notes=("MTCFL may split from round 21 on, as in its authors' code: up to then it is FedAvg.",),
         ),
         Grid(
             name="table3",
