@@ -140,7 +140,6 @@ TABLES = (
         {},
         (),  # shares of uplink, which its page has
     ),
-    ),
 )
 
 
