@@ -24,7 +24,7 @@ from fedclade.tables import to_markdown
 if TYPE_CHECKING:
     from fedclade.methods.cfl import CFL
 
-HICFLS = tuple(f"{data}, Non-IID-{number}" for data in ("FashionMNIST", "MNIST") for number in (1, 2, 3))
+HICFLS = tuple(f"{data}, Non-IID-{number}" for data in ("MNIST", "FashionMNIST", "CIFAR10") for number in (1, 2, 3))
 ADACFLS = ("MNIST, alpha 0.5", "MNIST, alpha 0.8", "MNIST, alpha 1.0", "MNIST, B")
 COLUMNS = {
     **dict.fromkeys(HICFLS, ("hicfl/table2", "MTCFL", 20)),  # no split up to round 20, as in the authors' code
@@ -34,7 +34,7 @@ SEED = 200
 ROUNDS = 10  # after the first in which splits are possible
 NEVER = 1e9
 STILL = 1.2  # times the mean update in the last round before splits are possible: the model stands still
-LONGEST = (0.6, 0.8, 1.0)  # times the longest update then
+LONGEST = (0.4, 0.6, 0.8, 1.0)  # times the longest update then
 
 
 def settings_of(column: str) -> dict[str, Any]:

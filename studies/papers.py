@@ -11,7 +11,7 @@ import pandas as pd
 from claims import by_seeds
 
 from fedclade.reproduce.catalogue import items
-from fedclade.reproduce.item import Experiment
+from fedclade.reproduce.item import Experiment, Paper
 from fedclade.reproduce.numbers import Numbers, stated
 from fedclade.reproduce.papers import adacfl, fedclust, hicfl
 from fedclade.tables import to_markdown
@@ -23,6 +23,8 @@ KINDS = {
     LOCAL: "locally trained models",
     OVER_CLUSTERS: "cluster models, mean over clusters",
 }
+
+AT_HAND = {"mnist", "fashion-mnist", "cifar10", "motionsense", "geotec"}  # the data sets that our tables are made with
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def fedclusts() -> tuple[Pair, ...]:
         Pair(mine, "FedAvg", CLUSTER),
         Pair(found, "FedAvg", CLUSTER),
         *(Pair(mine, other, LOCAL) for other in ("LG", "IFCA", "PACFL")),
-        *(Pair(mine, other, CLUSTER) for other in ("IFCA", "PACFL")),
+        *(Pair(mine, other, CLUSTER) for other in ("IFCA", fedclust.PACFL_4, "PACFL")),
         Pair(found, "PACFL", CLUSTER),
     )
 
@@ -144,13 +146,23 @@ TABLES = (
 
 
 def not_made(folder: Path) -> str:
-    """The tables and figures of the papers that compare something, and have no page at full scale."""
+    """The tables and figures of the papers that compare something, and have no page at full scale; and why not."""
     made = {table.item for table in TABLES if (folder / f"{table.file}.csv").is_file()}
-    missing: dict[str, list[str]] = {}
+    rows = [["table or figure", "what the paper says", "why it is open"]]
     for name, (paper, item) in items().items():
         if isinstance(item, Experiment) and name not in made:
-            missing.setdefault(paper.title, []).append(f"`{item.name}` ({item.title})")
-    return "; ".join(f"{paper}: {', '.join(names)}" for paper, names in missing.items())
+            wanted = data_of(paper, item)
+            missing = ", ".join(sorted(wanted - AT_HAND))
+            why = f"{missing} not at hand" if missing else "not run"
+            why += ", the rest not run" if missing and wanted & AT_HAND else ""
+            rows.append([f"`{name}`", item.says or item.title, why])
+    return to_markdown(rows)
+
+
+def data_of(paper: Paper, item: Experiment) -> set[str]:
+    """The data sets that it asks for at full scale, by the names of their sources."""
+    cells, _ = item.planned(paper.settings, paper.scales["full"], "full")
+    return {str(cell.settings["data"]).partition(":")[0] for cell in cells}
 
 
 def section(folder: Path) -> str:
@@ -168,7 +180,9 @@ each line says it.
 
 {to_markdown([header, *rows])}
 
-**Open, for not run at full scale** (what the papers say of them is in [reproduce.md](reproduce.md)): {not_made(folder)}.
+What else the papers compare has not been run at full scale, and is open there:
+
+{not_made(folder)}
 
 Tables that are cut, and say so: [FedClust, Table 1 at 40 rounds](results/fedclust-table1.md), [HiCFL, Table 2 at 16
 rounds](results/hicfl-table2.md), [FedSCCS, Figure 8 at small scale](results/fedsccs-fig8.md).

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import papers
-from claims import CLUSTER, FAILS, LEVEL, LOCAL, Claim, above, judged, points
+from claims import CLUSTER, LEVEL, LOCAL, Claim, above, judged, points
 
 from fedclade.clients.objective import ACCURACY
 from fedclade.compare import Comparison, Study, compare
@@ -47,29 +47,29 @@ Rows = dict[str, dict[str, Any]]
 SEE_AUTOMATIC = "[automatic.md](results/automatic.md) compares the two on 18 ways to split data"
 
 
-def hicfl(rows: Rows) -> list[Claim | str]:
-    """The paper's rule (`hicfl`), and ours for the same loop (`agreement`)."""
+def hicfl(gain: str, rows: Rows) -> list[Claim | str]:
+    """The paper's rule (`hicfl`), whose gain on MNIST is told, and ours for the same loop (`agreement`)."""
     mine, paper, average = (rows[name] for name in ("agreement", "HiCFL", "FedAvg"))
     rivals = {name: row for name, row in rows.items() if name.startswith(("IFCA", "CFL"))}
     return [
         _unless_one_cluster(
-            above("HiCFL, the paper's rule, above FedAvg", paper, average, _found(paper), paper="about 9 points"), paper
+            above("HiCFL, the paper's rule, above FedAvg", paper, average, _found(paper), paper=gain), paper
         ),
         above("agreement above FedAvg", mine, average, _found(mine), ours=True),
         above("agreement above FedAvg", mine, average, by=LOCAL, ours=True),
         *(above(f"agreement above {name}", mine, row, ours=True) for name, row in rivals.items()),
         "MTCFL may not split before round 6 here, and agreement has its clusters by then: rounds to final clusters are not "
         "compared.",
-        "With 300 rows a client and 12 rounds the paper's trigger does not fire. What it does at the paper's rows, rate and "
-        "batch is told by the study of the trigger, and by the table of the papers' own settings above.",
+        "With 300 rows a client, batches of 64 and 12 rounds the paper's trigger cannot fire, so that its gain cannot be seen "
+        "here. What it does at the paper's rows, rate and batch is told by the table of the papers' own settings above.",
     ]
 
 
 def _unless_one_cluster(claim: Claim, row: dict[str, Any]) -> Claim:
-    """A method that found one cluster is FedAvg, and a gain of 0 no matter of seeds."""
+    """A method that found one cluster is FedAvg, and a gain of 0 says nothing of what it gains where it splits."""
     if row["clusters"] > 1:
         return claim
-    return replace(claim, verdict=FAILS, more=" (nothing was split: it is FedAvg)")
+    return replace(claim, verdict=OPEN, more=" (nothing was split: it is FedAvg)")
 
 
 def _found(row: dict[str, Any]) -> str:
@@ -78,20 +78,21 @@ def _found(row: dict[str, Any]) -> str:
 
 def hicfl_trigger(rows: Rows) -> list[Claim | str]:
     mine, ours, average = rows["HiCFL"], rows["agreement"], rows["FedAvg"]
-    fired = mine["ari"] > 0.9
+    fired = mine["clusters"] > 1 and mine["last_change"] <= 12
     when = f"round {mine['last_change']:.1f}" if mine["clusters"] > 1 else "never"
     return [
-        "The paper's numbers are of Non-IID-3, where labels vary inside the groups too, after 50 rounds; here labels are alike "
-        "inside them, and there are 14 rounds: so it is the rule that is tested, not those numbers.",
+        "Not one of the paper's settings, but a question of ours: the paper's rows, rate and batch, with labels that are alike "
+        "inside the groups. What the trigger does in the paper's Non-IID-3, where labels vary inside them too, is in the table "
+        "of the papers' own settings above.",
         Claim(
             "The trigger fires within a dozen rounds",
             when,
             judged(fired),
             _found(mine),
-            "round 12 of Non-IID-3",
-            "clusters",
+            by="clusters",
+            ours=True,
         ),
-        above("HiCFL, the paper's rule, above FedAvg", mine, average, paper="7.8 points on Non-IID-3"),
+        above("HiCFL, the paper's rule, above FedAvg", mine, average, ours=True),
         above("agreement above FedAvg", ours, average, _found(ours), ours=True),
     ]
 
@@ -137,7 +138,7 @@ def adacfl_weights(rows: Rows) -> list[Claim | str]:
             rows[mine],
             rows[f"{mine}, complete weights"],
             f" (ARI {rows[mine]['ari']:.2f} and {rows[f'{mine}, complete weights']['ari']:.2f})",
-            paper="3 to 47 points",
+            ours=True,
         )
         for mine, words in (("AdaCFL", ""), ("AdaCFL, Ward", ", Ward's linkage"))
     ] + [SEE_AUTOMATIC[0].upper() + SEE_AUTOMATIC[1:] + "."]
@@ -158,8 +159,10 @@ def fedclust(rows: Rows) -> list[Claim | str]:
         Claim(
             "FedClust needs fewer bytes than PACFL to 75 %",
             f"{mine['to_target']:.0f} MB against {pacfl['to_target']:.0f}",
-            judged(mine["to_target"] < pacfl["to_target"]),
-            paper="1.2 to 2.7 times less than others",
+            judged(mine["to_target"] < pacfl["to_target"]) if mine["rounds"] != pacfl["rounds"] else OPEN,
+            f" (after {mine['rounds']:.0f} and {pacfl['rounds']:.0f} rounds, looked at every fourth; what they differ by is the "
+            "traffic of clustering, which the paper's numbers leave out)",
+            "1.2 to 2.7 times less than others",
         ),
         above(
             "The last layer above all weights, four clusters",
@@ -180,7 +183,7 @@ def fedsccs(rows: Rows) -> list[Claim | str]:
         above("FedSCCS above random clusters", mine, chance),
         *(above(f"FedSCCS above {name}", mine, row) for name, row in rivals.items()),
         above("FedSCCS above FedAvg, after 50 rounds", mine, average),
-        above("FedSCCS above FedAvg, both stopped when they no longer improve", early, plain),
+        _if_stopped(above("FedSCCS above FedAvg, both stopped when they no longer improve", early, plain), early, mine),
         *(above(f"FedSCCS, {words}, above FedAvg", row, average) for words, row in few.items()),
         Claim(
             "Uplink as a share of FedAvg's, one random member of a cluster",
@@ -199,6 +202,14 @@ def fedsccs(rows: Rows) -> list[Claim | str]:
             "bytes",
         ),
     ]
+
+
+def _if_stopped(claim: Claim, early: dict[str, Any], mine: dict[str, Any]) -> Claim:
+    """Who has sent as much as without stopping was not stopped."""
+    if early["up"] < 0.99 * mine["up"]:
+        return claim
+    more = " (nobody was stopped within these rounds: a tenth of the rows was held back for it, that is all)"
+    return replace(claim, verdict=OPEN, more=more)
 
 
 def fedstack(rows: Rows) -> list[Claim | str]:
@@ -233,11 +244,9 @@ def fedstack(rows: Rows) -> list[Claim | str]:
         other = rows[f"{name} (1-D CNN)"]
         words = f"FedStack, one stacked model (1-D CNN), aligned, above {other['label']}"
         claims.append(above(words, mine, other, _uplink(mine, other), ours=True))
-    rivals = ("fedstack", "clusterfl", "dynamic", "hypcluster")
     claims.append(
-        "The paper's own rivals beside FedStack in the [benchmark](benchmark.md): "
-        f"{benchmarked('motionsense-trials', *rivals)} on other trials, {benchmarked('motionsense-held-out', *rivals)} on rows "
-        "of the same trials; that FedStack is above them does not hold there."
+        "In the [benchmark](benchmark.md) FedStack has its mix of networks and its rivals have one, so that its rows there say "
+        "nothing of this."
     )
     return claims
 
@@ -275,8 +284,8 @@ def geotec(groups: str, rows: Rows) -> list[Claim | str]:
 
 
 CLAIMS: dict[str, Callable[[Rows], list[Claim | str]]] = {
-    "small/hicfl-rotated": hicfl,
-    "small/hicfl-labels": hicfl,
+    "small/hicfl-rotated": partial(hicfl, "7.8 points"),
+    "small/hicfl-labels": partial(hicfl, "3.2 points"),
     "small/hicfl-trigger": hicfl_trigger,
     "small/hicfl-few": hicfl_few,
     "small/adacfl": adacfl,
@@ -330,6 +339,7 @@ COLUMNS = {
     "up": "up MB",
     "down": "down MB",
     "to_target": "MB to target",
+    "rounds": "rounds to target",
 }
 
 
@@ -374,8 +384,10 @@ Every table has two accuracies: of each client's **cluster model** (where a meth
 model), and of its **locally trained model**, the last that it trained itself. {legend}
 A target is a mean accuracy of cluster models, looked at in the rounds that are evaluated.
 
-A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level} (paired
-where the runs of both are at hand, else Welch's); it is **open** where not. With one seed a point decides, and the line says so.
+A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level}: a paired one
+in the first table, Welch's in the others (of whose studies means and deviations are kept; their column `p` is paired, against the
+best). It is **open** where not. With one seed a point decides, and the line says so. Which model the papers' own numbers are of,
+and what that means for the claims of a whole line of work, is told in [systems.md](systems.md#fedclust).
 """
 
 SHORT = """## The papers' claims at the size of a laptop

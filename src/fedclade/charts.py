@@ -13,9 +13,9 @@ TALL = 360  # of a figure with two axes
 LETTER = 7.2  # pixels, about
 CAPTION = 26  # pixels above a figure in a file of its own
 ON_WHITE = """
-svg{font:12px system-ui,sans-serif;--accent:#2f6299;--other:#b3440a}
+svg{font:12px system-ui,sans-serif}
 text{fill:#222}.grid{stroke:#ccc;fill:none}.limit{stroke:#222;stroke-dasharray:3 3}
-.dot{fill:var(--accent);fill-opacity:.65}.mean{stroke:var(--accent);stroke-width:2.5}.beside{fill:var(--other)}
+.dot{fill:#2f6299;fill-opacity:.65}.mean{stroke:#2f6299;stroke-width:2.5}.beside{fill:#b3440a}
 """
 
 

@@ -94,7 +94,7 @@ def test_sign_split_by_the_reference() -> None:
 
 def test_no_split_when_all_pull_the_same_way_and_then_never_again() -> None:
     at = {"a": (1, 0), "b": (1, 1), "c": (1, -0.9)}
-    play = Play(HiCFL(**PAPER), "abc", lambda client, round: at[client])
+    play = Play(HiCFL(**PAPER, attempts=3), "abc", lambda client, round: at[client])
     play.go(8)
     assert play.clusters.state.logs[0].attempts == 2
     play.go(4)
@@ -213,6 +213,43 @@ def test_merging_is_symmetric(sizes: tuple[int, int, int]) -> None:
     past = {c: PastUpdates(samples=10) for part in members.values() for c in part}
     clusters = Clusters(members, dict(enumerate(moves)), state=Hierarchy(past, {}))
     assert reorganised(clusters, {k: np.zeros(3) for k in members}).state.merged == {}
+
+
+def test_all_that_move_alike_are_merged_those_most_alike_first() -> None:
+    def merged(gram: np.ndarray, sizes: tuple[int, ...]) -> set[frozenset[int]]:
+        moves = np.linalg.cholesky(gram).astype(np.float32)
+        members = {k: tuple(f"c{k}{n}" for n in range(size)) for k, size in enumerate(sizes)}
+        past = {c: PastUpdates(samples=10) for part in members.values() for c in part}
+        clusters = Clusters(members, dict(enumerate(moves)), state=Hierarchy(past, {}))
+        after = reorganised(clusters, {k: np.zeros(len(sizes)) for k in members})
+        for k, part in after.members.items():  # the mean of the merged models, by rows
+            rows = np.array([sum(c.startswith(f"c{old}") for c in part) for old in members])
+            np.testing.assert_allclose(after.models[k], rows @ moves / rows.sum(), atol=1e-6)
+        return {frozenset(int(c[1]) for c in part) for part in after.members.values()}
+
+    every = {frozenset({0, 1, 2})}
+    alike = np.full((3, 3), 0.5) + 0.5 * np.eye(3)
+    for sizes in ((1, 2, 3), (3, 2, 1), (2, 2, 2), (2, 3, 1)):
+        assert merged(alike, sizes) == every  # three of one kind are one cluster, whoever is largest
+    # 0 and 1 are alike, 2 and 3 are; between the pairs there is nothing to say either way.
+    pairs = np.kron(np.eye(2), np.array([[1, 0.9], [0.9, 1]])) + 1e-9 * np.eye(4)
+    for sizes in ((1, 2, 3, 4), (4, 3, 2, 1)):
+        assert merged(pairs, sizes) == {frozenset({0, 1}), frozenset({2, 3})}
+
+
+def test_a_stable_cluster_in_one_piece_is_tried_for_as_long_as_it_takes() -> None:
+    """Stable and in one piece for nine rounds, opposed from then on: the paper knows no number of tests."""
+    side = {"a": 0.6, "b": 0.6, "c": -0.6, "d": -0.6}
+
+    def script(client: str, round: int) -> tuple[float, float]:
+        return (1, side[client]) if round <= 9 else (0.58, side[client])  # cosines .47, then -.03
+
+    for method, parts in ((HiCFL(**PAPER), parts_of("ab", "cd")), (HiCFL(**PAPER, attempts=3), parts_of("abcd"))):
+        play = Play(method, "abcd", script)
+        play.go(9)
+        assert play.parts == parts_of("abcd")
+        play.go(6)
+        assert play.parts == parts
 
 
 def test_sliding_tests_look_in_every_round_once_the_window_is_full() -> None:

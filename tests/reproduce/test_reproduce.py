@@ -16,12 +16,20 @@ from fedclade.compare.study import mark_of
 from fedclade.errors import FedcladeError
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
-from fedclade.reproduce.finished import Finished, megabits_to, over_clusters
+from fedclade.reproduce.finished import (
+    Finished,
+    megabits,
+    of_everybody,
+    over_clusters,
+    rounds_of_everybody_to,
+    rounds_to,
+)
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.layers import told_apart
 from fedclade.reproduce.making import Listener
 from fedclade.reproduce.numbers import stated
+from fedclade.reproduce.page import Line, Page
 from fedclade.reproduce.scale import Cut, settings_table
 from fedclade.runs.folder import RunFolder
 
@@ -48,8 +56,8 @@ def test_every_item_can_be_made_at_smoke_scale(name: str, out: Path) -> None:
     assert str(out) not in text
     assert (folder / "table.csv").read_text().count("\n") > 1
     _, item = ALL[name]
-    if isinstance(item, Experiment) and item.kind == "figure" and page.draw is not None:
-        assert (folder / "figure.svg").read_text().lstrip().startswith("<?xml")
+    if isinstance(item, Experiment) and item.kind == "figure":
+        assert ElementTree.parse(folder / "figure.svg").getroot().tag.endswith("svg")
 
 
 def test_items_share_runs_and_nothing_is_run_twice(out: Path) -> None:
@@ -118,6 +126,40 @@ def test_a_page_elsewhere_has_its_figure_its_runs_and_their_settings(tmp_path: P
     table = pd.read_csv(target.with_suffix(".csv"))
     assert set(table["row"]) == {"IFCA", "CFL"}
     assert (table["CPU seconds"] >= 0).all()
+
+
+def page_of(name: str, measures: dict[str, dict[str, float]]) -> Page:
+    """Two rows by two columns with two seeds each; the paper has numbers of some."""
+    lines = [
+        Line(
+            (row, column),
+            {measure: [1.0 + k, 2.0 + k] for measure in measures},
+            {measure: told[row + column] for measure, told in measures.items() if row + column in told},
+        )
+        for k, row in enumerate(("one", "two"))
+        for column in ("A", "B")
+    ]
+    return Page(name, "title", "paper.", "full", (0, 1), ("row", "data"), dict.fromkeys(measures, 1), lines)
+
+
+def test_a_figure_has_a_part_for_each_column_and_measure_of_the_paper() -> None:
+    def parts(page: Page) -> list[tuple[str, int, int]]:
+        svg = "{http://www.w3.org/2000/svg}"
+        root = ElementTree.fromstring(page.figure())
+        titles = [text.text or "" for text in root.findall(f"{svg}text")]
+        figures = root.findall(f"{svg}svg")
+        beside = [sum(path.get("class") == "beside" for path in figure.iter(f"{svg}path")) for figure in figures]
+        return [
+            (title, len(list(figure.iter(f"{svg}circle"))), diamonds)
+            for title, figure, diamonds in zip(titles, figures, beside, strict=True)
+        ]
+
+    ours = "our seeds (dots, their mean a bar)"
+    both = f"{ours} and the paper's number (diamonds)"
+    numbers = page_of("p/table9", {"mine": {"oneA": 1.5, "oneB": 2.5, "twoB": 3.5}, "other": {}})
+    assert parts(numbers) == [(f"A: {both}", 4, 1), (f"B: {both}", 4, 2)]
+    assert parts(page_of("p/fig9", {"mine": {}, "other": {}})) == [(f"A: {ours}", 4, 0), (f"B: {ours}", 4, 0)]
+    assert page_of("p/table9", {"mine": {}}).figure() == ""
 
 
 def test_settings_are_told_once() -> None:
@@ -209,7 +251,24 @@ def test_megabits_follow_the_formula_of_the_paper(out: Path) -> None:
     reproduce("fedclust/table5", "smoke", out, workers=1)
     run = Finished.open(out / "runs" / first_run("fedclust/table5") / "seed-0")  # FedAvg's
     share, numbers = run.record["settings"]["participation"], run.summary["layout"]["n_parameters"]
-    assert megabits_to(0.0)(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)  # reached in the first round
+    assert megabits(rounds_to(0.0, "accuracy_local"))(run) == pytest.approx(1 * share * 2 * numbers * 32 / 1e6)
+
+
+def test_clients_that_have_not_trained_yet_count_with_the_initial_model(out: Path) -> None:
+    reproduce("fedclust/table4", "smoke", out, workers=1)
+    run = Finished.open(out / "runs" / first_run("fedclust/table4") / "seed-0")
+    has = {row.client: row.accuracy for row in run.history[run.history["round"] == 0].itertuples()}
+    expected = []
+    for round in range(1, run.round + 1):
+        for row in run.history[run.history["round"] == round].itertuples():
+            if not np.isnan(row.accuracy_local):
+                has[row.client] = row.accuracy_local
+        expected.append(np.mean(list(has.values())))
+    means = of_everybody(run)
+    np.testing.assert_allclose(means, expected)
+    assert run.by_round("accuracy_local")["clients"][1] < len(has)  # else nothing has been tested
+    assert rounds_of_everybody_to(expected[1])(run) == 1 + int(expected[0] < expected[1])
+    assert rounds_of_everybody_to(1.01)(run) is None
 
 
 def test_the_sweep_of_fedclust_goes_from_one_cluster_to_everybody_alone(out: Path) -> None:

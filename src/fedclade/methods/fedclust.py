@@ -26,7 +26,7 @@ class FedClust(ByDistance):
     )
 
     linkage: Linkage = "weighted"  # how far two clusters are apart
-    layers: Literal["head", "all"] = "head"  # what is compared: the last layer, or (the paper's ablation) all weights
+    layers: Literal["head", "all"] = "head"  # what is compared: the last layer, or all weights
 
     @property
     def measure(self) -> str:

@@ -38,6 +38,7 @@ class HiCFL(Stability, Hierarchical):
         use="with thousands of rows a client, when clusters should form while training goes on",
     )
 
+    attempts: Count | None = None  # the paper finishes clusters by consistency alone
     split: Literal["sign", "centered-sign"] = "sign"  # compare updates as they are, or less their mean
     reference: Literal["stable", "random"] = "stable"  # the steadiest client, or any
     references: Count = 1  # clients to try as reference at one test; in the paper the steadiest alone

@@ -7,6 +7,7 @@ for its experiment on clients in wrong clusters.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -68,7 +69,7 @@ class Hierarchical(Splitting):
 
     State = Hierarchy
 
-    attempts: Count = 3  # a cluster is finished that was stable so often, and in one piece
+    attempts: Count | None = 3  # a cluster is finished that was stable so often, and in one piece; none: never by that
     variant: Literal["plain", "fine-grained", "personalised", "re-organised"] = "plain"  # once all is finished
     misplace: Annotated[float, Field(ge=0, lt=1)] = 0.0  # experiment: the share of clients put into a wrong cluster
     misplace_round: Count = 5  # in this round, or in the first with two clusters after it
@@ -107,7 +108,7 @@ class Hierarchical(Splitting):
         return False
 
     def is_finished(self, log: TestLog) -> bool:
-        return log.attempts >= self.attempts
+        return self.attempts is not None and log.attempts >= self.attempts
 
     def reopened(self, known: ClusterUpdates, log: TestLog) -> bool:
         """Whether a finished cluster is not what it was."""
@@ -243,20 +244,19 @@ def halves(vectors: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
 
 
 def reorganised(clusters: Clusters, before: Mapping[int, np.ndarray]) -> Clusters:
-    """Clusters whose models move the same way put together, once: the smaller joins the larger most like it.
+    """Clusters whose models move the same way put together, once: those most alike first, the smaller into the larger.
 
     Not if a third cluster moves with one of the two and against the other.
     """
     moves = {k: clusters.models[k].astype(np.float64) - before[k] for k in clusters.members}
     alike = {k: dict(zip(moves, cosine(moves[k], np.stack(list(moves.values()))).tolist(), strict=True)) for k in moves}
-    by_size = sorted(moves, key=lambda k: (len(clusters.members[k]), k))
-    merged: dict[int, int] = {}
-    for place, small in enumerate(by_size):
-        for large in sorted(by_size[place + 1 :], key=lambda k: (-alike[small][k], k)):
-            busy = {*merged, *merged.values()} & {small, large}
-            conflict = any(alike[small][k] * alike[large][k] < 0 for k in moves if k not in (small, large))
-            if alike[small][large] > 0 and not busy and not conflict:
-                merged[small] = large
+    home = {k: k for k in moves}
+    for one, other in sorted(combinations(moves, 2), key=lambda pair: -alike[pair[0]][pair[1]]):
+        conflict = any(alike[one][k] * alike[other][k] < 0 for k in moves if k not in (one, other))
+        if alike[one][other] > 0 and not conflict:
+            small, large = sorted((home[one], home[other]), key=lambda k: (len(clusters.members[k]), k))
+            home = {k: large if at == small else at for k, at in home.items()}
+    merged = {k: at for k, at in home.items() if at != k}
     past = clusters.state.past
     for small, large in merged.items():
         rows = [sum(past[c].samples for c in clusters.members[k] if c in past) for k in (small, large)]

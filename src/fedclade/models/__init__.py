@@ -5,7 +5,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -53,11 +53,15 @@ class ModelInfo:
         return f"{self.input} of {size} or more" if self.smallest > 1 else self.input
 
 
-def _normalised(name: str, description: str, paper: str, smallest: int = 1) -> tuple[ModelInfo, ...]:
-    """A deep network for images in both forms, named for what they are."""
+_NORMS = {"plain": "nothing normalised", "bn": "BatchNorm", "gn": "GroupNorm"}
+
+
+def _normalised(
+    name: str, description: str, paper: str, smallest: int = 1, norms: Sequence[str] = ("bn", "gn")
+) -> tuple[ModelInfo, ...]:
+    """A deep network for images in some forms, named for what they are."""
     return tuple(
-        ModelInfo(f"{name}-{norm}", f"{description}, {word}", paper, "images", smallest)
-        for norm, word in (("bn", "BatchNorm"), ("gn", "GroupNorm"))
+        ModelInfo(f"{name}-{norm}", f"{description}, {_NORMS[norm]}", paper, "images", smallest) for norm in norms
     )
 
 
@@ -72,8 +76,8 @@ _MODELS = (
     ModelInfo("digits-cnn", "2 convolutions (16, 32), 1 dense", "none: for 8x8 images", "images", 6),
     *_normalised("resnet9", "9 layers", "FedClust (ICPP 2024)", 8),
     *_normalised("resnet18", "18 layers, small-image stem", "HiCFL (TMC 2024)"),
-    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)"),
-    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust"),
+    *_normalised("vgg11", "8 convolutions, 3 dense (512)", "HiCFL (TMC 2024)", norms=tuple(_NORMS)),
+    *_normalised("vgg16", "13 convolutions, 3 dense (512)", "AdaCFL, FedClust", norms=tuple(_NORMS)),
     ModelInfo("har-cnn", "3 convolutions over time, 2 dense", "HiCFL (TMC 2024)", "windows", 36),
     ModelInfo("mlp", "dense 128-64-32", "FedSCCS (ICC 2024)", "any"),
     ModelInfo("ann", "dense 128-64", _FEDSTACK, "any"),

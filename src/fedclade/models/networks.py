@@ -1,12 +1,14 @@
 """The networks of the papers. Each is made for an input shape (without the batch) and a number of classes.
 
 The small ones are plain chains of named layers, which the engine can train for many clients at once. The large ones
-come with BatchNorm, as published, and with GroupNorm, since batch statistics of unlike clients do not average.
+come in forms: with BatchNorm (as ResNets were published), with GroupNorm, since batch statistics of unlike clients do
+not average, and VGG also plain, as it was published.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +104,11 @@ def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(32, channels)
 
 
-NORMS: dict[str, Norm] = {"bn": nn.BatchNorm2d, "gn": group_norm}  # by the end of a network's name
+def nothing(channels: int) -> nn.Module:
+    return nn.Identity()
+
+
+NORMS: dict[str, Norm] = {"plain": nothing, "bn": nn.BatchNorm2d, "gn": group_norm}  # by the end of a network's name
 
 
 def _conv_norm_relu(before: int, after: int, norm: Norm) -> list[nn.Module]:
@@ -151,13 +157,15 @@ def resnet18(norm: Norm, input_shape: Shape, n_classes: int) -> nn.Module:
 
 
 def _vgg(norm: Norm, input_shape: Shape, n_classes: int, stages: Sequence[Sequence[int]]) -> nn.Module:
-    """VGG for small images: normalised after each convolution, and 512 instead of 4096 wide fully connected layers."""
+    """VGG for small images: fully connected layers are 512 wide instead of 4096. Weights begin as He et al. have them,
+    without which so many plain layers do not learn."""
     layers: list[tuple[str, nn.Module]] = []
     before, number = input_shape[0], 0
     for stage, widths in enumerate(stages, start=1):
         for width in widths:
             number += 1
             conv, normed, relu = _conv_norm_relu(before, width, norm)
+            nn.init.kaiming_normal_(cast(Tensor, conv.weight), mode="fan_out", nonlinearity="relu")
             layers += [(f"conv{number}", conv), (f"conv{number}_norm", normed), (f"conv{number}_relu", relu)]
             before = width
         layers.append((f"pool{stage}", nn.MaxPool2d(2, ceil_mode=True)))  # ceil: five times also for 28x28

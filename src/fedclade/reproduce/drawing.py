@@ -9,14 +9,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def bars(values: Mapping[str, float | None], name: str, figure: "Figure") -> None:
-    figure.set_size_inches(7, 1.5 + 0.3 * len(values))
-    axes = figure.add_subplot()
-    axes.barh(list(values), [value or 0.0 for value in values.values()])
-    axes.invert_yaxis()
-    axes.set_xlabel(name)
-
-
 def curves(
     lines: Mapping[tuple[str, str], tuple[np.ndarray, np.ndarray]], x_name: str, y_name: str, figure: "Figure"
 ) -> None:

@@ -13,6 +13,8 @@ from fedclade.reproduce.scale import participation_in
 from fedclade.result import Result
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedclade.data import Federation
     from fedclade.newcomers import Placed
 
@@ -102,9 +104,26 @@ def score(name: str) -> Reader:
     return lambda run: run.scores[name]
 
 
-def rounds_to(target: float, column: str = "accuracy_local") -> Reader:
+def rounds_to(target: float, column: str) -> Reader:
     """The first measured round whose mean accuracy reaches the target."""
     return lambda run: run.first_reaching(target, column)
+
+
+def of_everybody(run: Finished) -> "pd.Series":
+    """The mean accuracy of locally trained models by round; who has not trained yet has the initial model."""
+    trained, initial = run.measured("accuracy_local"), run.measured("accuracy")[0]
+    return trained.reindex(initial.index).ffill(axis=1).apply(lambda of_round: of_round.fillna(initial)).mean()
+
+
+def rounds_of_everybody_to(target: float) -> Reader:
+    """The first round in which that mean reaches the target."""
+
+    def read(run: Finished) -> float | None:
+        means = of_everybody(run)
+        reached = means.index[means >= target]
+        return float(reached[0]) if len(reached) else None
+
+    return read
 
 
 def accuracy_after(share: float) -> Reader:
@@ -123,11 +142,11 @@ def rounds_until_level(run: Finished) -> float | None:
     return float(means.index[int(np.argmax(means.to_numpy() >= means.iloc[-1] - 0.01))])
 
 
-def megabits_to(target: float, models_per_round: int = 2) -> Reader:
-    """Megabits a client until the target, by the formula that FedClust's table follows: models that travel only."""
+def megabits(rounds_to_target: Reader, models_per_round: int = 2) -> Reader:
+    """Megabits a client in so many rounds, by the formula that FedClust's table follows: models that travel only."""
 
     def read(run: Finished) -> float | None:
-        rounds = run.first_reaching(target, "accuracy_local")
+        rounds = rounds_to_target(run)
         if rounds is None:
             return None
         method = run.settings["method"]
@@ -149,16 +168,14 @@ def _shared_numbers(run: Finished) -> int:
     return sum(layout.layers[name].stop - layout.layers[name].start for name in shared)
 
 
-def counted_megabits_to(target: float) -> Reader:
-    """Megabits a client until the target, as counted: with what clustering sends."""
+def counted_megabits(rounds_to_target: Reader) -> Reader:
+    """Megabits a client in so many rounds, as counted: with what clustering sends."""
 
     def read(run: Finished) -> float | None:
-        rounds = run.first_reaching(target, "accuracy_local")
-        return (
-            None
-            if rounds is None
-            else int(run.traffic.loc[rounds].to_numpy().sum()) * 8e-6 / len(run.record["clients"])
-        )
+        rounds = rounds_to_target(run)
+        if rounds is None:
+            return None
+        return int(run.traffic.loc[int(rounds)].to_numpy().sum()) * 8e-6 / len(run.record["clients"])
 
     return read
 

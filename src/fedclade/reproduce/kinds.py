@@ -13,7 +13,7 @@ from fedclade.reproduce import finished as read
 from fedclade.reproduce.finished import Finished, Reader, Series
 from fedclade.reproduce.item import Cells, Experiment, Item, Planned
 from fedclade.reproduce.numbers import Numbers
-from fedclade.reproduce.page import Draw, Line, mean_of
+from fedclade.reproduce.page import Draw, Line
 
 Measured = dict[tuple[str, str, int], dict[str, float | None]]  # by row, column and seed: numbers by their measure
 
@@ -81,14 +81,6 @@ class Grid(Experiment):
                 theirs = {measure.name: measure.paper[key] for measure in self.measures if key in measure.paper}
                 lines.append(Line(self.words(cell.row, cell.shown), ours, theirs, cell.same_data))
         return lines
-
-    def bars(self, lines: Sequence[Line]) -> Draw | None:
-        """A figure that shows one number for each cell."""
-        if self.kind == "table":
-            return None
-        first = self.measures[0].name
-        heights = {", ".join(word for word in line.words if word): mean_of(line.ours[first]) for line in lines}
-        return partial(drawing.bars, heights, first)
 
 
 def _compare(cells: Cells) -> None:

@@ -69,6 +69,7 @@ def reproduce(
     records: list[Record] = []
     seconds, there = 0.0, set[tuple[str, str]]()
     not_run: list[str] = []
+    fewer: list[str] = []
     if isinstance(item, Counts):
         lines, draw = item.count(scale, where), None
     else:
@@ -92,9 +93,9 @@ def reproduce(
         }
         if isinstance(item, Grid):
             shown = _records(item, runs, cells, told)
-            lines = item.table(planned, _measured(item, shown))
-            draw = item.bars(lines)
+            lines, draw = item.table(planned, _measured(item, shown)), None
             not_run = _not_run(planned, shown) if only_finished else []
+            fewer = _fewer_seeds(shown)
             seconds = sum(record.get("CPU seconds") or 0 for record in shown)
             there = {(record["row"], record["column"]) for record in shown}
             seeds = tuple(seed for seed in seeds if seed in {record["seed"] for record in shown})
@@ -115,7 +116,7 @@ def reproduce(
         headings=item.headings,
         digits=item.digits(lines),
         lines=lines,
-        notes=_notes(paper, item, planned, left_out, failures, _left_by(cut, everything), not_run),
+        notes=_notes(paper, item, planned, left_out, failures, _left_by(cut, everything), not_run, fewer),
         draw=draw,
         series=item.series(cells),
         runs=records,
@@ -233,6 +234,24 @@ def _not_run(planned: Sequence[Planned], records: Sequence[Record]) -> list[str]
     return [f"{column}: {', '.join(rows)}" if column else ", ".join(rows) for column, rows in missing.items()]
 
 
+def _fewer_seeds(records: Sequence[Record]) -> list[str]:
+    """The rows of each column that lack seeds which others there have, by the seeds that they have."""
+    by_column: dict[str, dict[str, list[int]]] = {}
+    for record in records:
+        by_column.setdefault(record["column"], {}).setdefault(record["row"], []).append(record["seed"])
+    told = []
+    for column, seeds_of in by_column.items():
+        most = {seed for seeds in seeds_of.values() for seed in seeds}
+        alike: dict[tuple[int, ...], list[str]] = {}
+        for row, seeds in seeds_of.items():
+            if set(seeds) != most:
+                alike.setdefault(tuple(sorted(seeds)), []).append(row)
+        for known, rows in alike.items():
+            words = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
+            told.append(f"{column}: {', '.join(rows)} ({words})" if column else f"{', '.join(rows)} ({words})")
+    return told
+
+
 def _asked(cut: Cut) -> str:
     named = {"row": cut.rows, "column": cut.columns, "seeds": (cut.seeds,), "rounds": (cut.rounds,)}
     options = [(name, value) for name, values in named.items() for value in values if value is not None]
@@ -247,6 +266,7 @@ def _notes(
     failures: Iterable[str],
     not_asked: Sequence[str],
     not_run: Sequence[str],
+    fewer_seeds: Sequence[str],
 ) -> list[str]:
     notes = [f"The paper: {item.says}."] if item.says else []
     notes += [*item.notes, *(paper.notes if planned else ())]
@@ -259,6 +279,11 @@ def _notes(
         notes.append(f"Not asked for, and so not here: {'; '.join(not_asked)}.")
     if not_run:
         notes.append(f"Not run so far, and so not here: {'; '.join(not_run)}.")
+    if fewer_seeds:
+        notes.append(
+            "Of fewer seeds than others, and so not to be ranked among them: seeds differ by as much as methods may. "
+            f"{'; '.join(fewer_seeds)}."
+        )
     if left_out:
         notes.append(f"Left out at this scale: {'; '.join(left_out)}.")
     notes += [f"Missing, for its run failed: {label}." for label in failures]  # why has been said: it may name paths

@@ -171,32 +171,38 @@ class Page:
         table = html_table(self.table(), self.title)
         head = paragraph(f"{self.citation} {self.how}")
         settings = [html_table(self.settings, "Settings")] if self.settings else []
-        return to_html(self.title, head, *shown, *self._beside(), table, *map(paragraph, self.notes), *settings)
+        return to_html(self.title, head, *shown, *self._dots(), table, *map(paragraph, self.notes), *settings)
 
     def _told(self) -> str:
         return f"{self.title}, as made by us. The table has the numbers."
 
-    def _beside(self) -> list[str]:
-        """Our seeds as dots, the paper's number as a diamond, for each measure that the paper gives."""
+    def _dots(self) -> list[str]:
+        """Our seeds as dots, the paper's number as a diamond: a figure for each of the paper's measures and column.
+
+        Where its figure is a picture without numbers, ours has the first measure.
+        """
+        columns: dict[str, list[Line]] = {}
+        for line in self.lines:
+            columns.setdefault(", ".join(word for word in line.words[1:] if word), []).append(line)
+        given = [name for name in self.digits if any(name in line.paper for line in self.lines)]
         figures = []
-        for name in self.digits:
-            named = {", ".join(word for word in line.words if word): line for line in self.lines if name in line.paper}
-            ours = {
-                row: [float(value) for value in line.ours.get(name, ()) if value is not None and math.isfinite(value)]
-                for row, line in named.items()
-            }
-            if any(ours.values()):
-                paper = {row: float(line.paper[name]) for row, line in named.items()}
-                title = f"{name}: our seeds (dots, their mean a bar) and the paper's number (diamonds)"
-                title += "" if all(line.comparable for line in named.values()) else ", which are of other data"
-                figures.append(dots(ours, title, name, paper))
+        for name in given or ([next(iter(self.digits))] if self.name.rpartition("/")[2].startswith("fig") else []):
+            for column, lines in columns.items():
+                named = {line.words[0]: line for line in lines}
+                ours = {row: _finite(line.ours.get(name, ())) for row, line in named.items()}
+                if any(ours.values()):
+                    paper = {row: float(line.paper[name]) for row, line in named.items() if name in line.paper}
+                    title = f"{column}: our seeds (dots, their mean a bar)".removeprefix(": ")
+                    title += " and the paper's number (diamonds)" if paper else ""
+                    title += "" if all(line.comparable for line in named.values()) else ", which are of other data"
+                    figures.append(dots(ours, title, name, paper))
         return figures
 
     def figure(self) -> str:
         """The text of an SVG file: the paper's figure as made by us, or our numbers beside the paper's."""
         if self.draw is None:
-            beside = self._beside()
-            return standalone(beside) if beside else ""
+            figures = self._dots()
+            return standalone(figures) if figures else ""
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -233,6 +239,10 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     """The mean over seeds; None where some seed has no value, for a mean over the others would flatter."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _finite(values: Sequence[float | None]) -> list[float]:
+    return [float(value) for value in values if value is not None and math.isfinite(value)]
 
 
 def _mean_and_std(values: Sequence[float | None], digits: int) -> str:

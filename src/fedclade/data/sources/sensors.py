@@ -215,9 +215,10 @@ def ppg_dalia(copy: LocalCopy, form: str) -> Dataset:
     """PPG-DaLiA at the 4 Hz of its activity track: every tick is a row, or (form `windows`) 32 ticks are a window.
 
     A tick's 20 features are the mean of each of the 11 channels over its quarter of a second, then the standard
-    deviation of the 9 channels that are sampled faster; form `acceleration` has the three axes of the wrist only, as
-    Clustered FedStack does. Ticks between activities (activity 0) are left out. There is no official test set: the last
-    fifth of every stretch of one activity is one.
+    deviation of the 9 channels that are sampled faster; form `acceleration` has the three axes of the wrist only
+    (Clustered FedStack takes acceleration in three dimensions, and does not say of which device). Ticks between
+    activities (activity 0) are left out. There is no official test set: the last fifth of every stretch of one activity
+    is one.
     """
     recordings = {}
     for name, path, stream in copy.streams():

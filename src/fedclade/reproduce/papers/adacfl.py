@@ -197,7 +197,8 @@ PAPER = Paper(
         "The paper does not say what it evaluates; the cluster model stands beside its numbers. It does not give the "
         "linkage (here average), the momentum (0), the number of repeats (3), IFCA's number of clusters (the true "
         "one), how many rows clients have (as many as can be dealt out evenly, 290 to 640 on MNIST), which rows test "
-        "(those of the official test set, in the client's shares of labels), or the round of clustering (the first).",
+        "(those of the official test set, in the client's shares of labels), or the round of clustering: after "
+        "several, it says, and has its accuracy on CIFAR-10 in round 2; here it is the first.",
         "Its threshold of 1.4 is an absolute distance of weights, which other training moves: the automatic one is "
         "this package's.",
     ),
@@ -226,8 +227,6 @@ PAPER = Paper(
             notes=(
                 "The paper counts rounds until this accuracy is reached, but not how nearly: here within a point.",
                 AT_THE_THRESHOLD,
-                "FMTL has CFL's own thresholds, which no update is long enough for here, and may split after round 20 "
-                "only: it is FedAvg. The paper's reaches its accuracy before, so it must have split earlier.",
             ),
         ),
         Grid(
@@ -287,17 +286,21 @@ PAPER = Paper(
             rows={"FMTL": METHODS["FMTL"], "FedAvg": METHODS["FedAvg"]},
             columns={"CIFAR-10, alpha 0.8": merged(DATA["CIFAR-10"], {"split": "adacfl-alpha:0.8:3"})},
             settings={"clients": 30},
-            says="FMTL splits late, so its gain comes late",
+            says="FedAvg learns more steadily than FMTL, which splits late",
         ),
         Maps(
             name="fig2",
             title="distances of weights by layer of VGG16",
             rows={"FedAvg": {"method": {"name": WATCH, "past": False}}},
-            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16-bn", "split": "label-groups:2"}},
+            columns={"CIFAR-10": {"data": "cifar10", "model": "vgg16-plain", "split": "label-groups:2"}},
             settings={"clients": 10, "rounds": 1, "training": {"batch_size": 50}},
             scales={"smoke": {"clients": 6, "rounds": 1}, "small": {"clients": 10, "rounds": 1}},
             read=lambda run: distance_maps((1, 7, 14, 16), run),
             says="the two groups show in the dense layers (14 and 16) and not in the convolutions (1 and 7)",
+            notes=(
+                "The paper's VGG16 has 138 million weights, which is that of 224 x 224 images; here its dense "
+                "layers are 512 instead of 4096 wide, which makes 15 million.",
+            ),
         ),
         Item(name="fig3", title="the framework", why_not="a diagram"),
         Counts(
@@ -312,7 +315,7 @@ PAPER = Paper(
         Curves(
             name="fig5",
             title="ten newcomers in round 20",
-            rows=by_reading({"AdaCFL": {"method": {"epsilon": 1.8}}}),
+            rows=by_reading({"AdaCFL": {"method": {"epsilon": 1.8, "newcomers": "current"}}}),
             columns={data: setting(data, "alpha 0.5") for data in DATA},
             settings={"clients": 110, "events": [{"round": 20, "join": 10}]},
             scales={
