@@ -98,38 +98,29 @@ results-attacks: install
 results-reliability: install
 	$(BIN)/python tools/reliability.py
 
-# Tables of the papers at their own settings, as far as an evening goes; what the CSV files hold is not run again.
-HICFL := --row FedAvg --row MTCFL --row "HiCFL, the paper's rule" --row "HiCFL, this package's rule"
-FEDCLUST := --row Local --row FedAvg --row FedProx --row LG --row IFCA --row PACFL \
-	--row "FedClust, the paper's K" --row "FedClust, automatic"
-
-# What the CSV beside a page holds is not run again: $(call page,ITEM,NAME,OPTIONS).
-page = $(BIN)/fedclade reproduce $(1) $(3) --page docs/results/$(2).md \
-	$(patsubst %,--known %,$(wildcard docs/results/$(2).csv))
-
-reproductions: install
-	$(call page,fedclust/table1,fedclust-table1,--scale full --column FMNIST $(FEDCLUST) --seeds 1 --rounds 40)
-	$(call page,hicfl/table2,hicfl-table2,--scale full --column "MNIST, Non-IID-3" $(HICFL) --seeds 1 --rounds 16)
-	$(call page,fedsccs/fig8,fedsccs-fig8,--scale small)
-
-# The same at the papers' rounds, many hours of two cores; what docs/results has is not run again, and a page shows what
-# there is. `make results-small` then says in docs/results.md what it means, claim by claim.
+# Tables of the papers at their own settings: many hours of two cores. What the CSV file beside a page holds is not run
+# again, so that tables grow over days; `make results-small` then says in docs/results.md what it means, claim by claim.
 SEVERAL := --row FedAvg --row LG --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
 FEW := --row FedAvg --row IFCA --row PACFL --row "FedClust, the paper's K" --row "FedClust, automatic"
 MNISTS := $(foreach data,MNIST FashionMNIST,$(foreach kind,1 2 3,--column "$(data), Non-IID-$(kind)"))
 ADACFLS := --column "MNIST, alpha 0.5" --column "MNIST, alpha 0.8" --column "MNIST, alpha 1.0" --column "MNIST, B"
 TEN := --row "K = 10, all members" --row "K = 10, one at random" --row "K = 10, power of choice"
 
-.PHONY: reproductions-full
-reproductions-full: install
-	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --seeds 1)
-	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --seeds 3 $(SEVERAL))
-	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column CIFAR-10 --seeds 1 $(FEW))
-	$(call page,fedclust/table1,fedclust-table1-200,--scale full --column FMNIST --column CIFAR-10 --only-finished)
-	$(call page,fedsccs/fig5,fedsccs-fig5-100,--scale full --seeds 3)
-	$(call page,fedsccs/fig8,fedsccs-fig8-100,--scale full --seeds 3 $(TEN))
-	$(call page,hicfl/table2,hicfl-table2-50,--scale full --seeds 1 $(MNISTS))
-	$(call page,adacfl/table2,adacfl-table2-50,--scale full --seeds 1 $(ADACFLS))
+# $(call page,ITEM,OPTIONS): its page is docs/results/PAPER-ITEM.md.
+page = $(BIN)/fedclade reproduce $(1) $(2) --page docs/results/$(subst /,-,$(1)).md \
+	$(patsubst %,--known %,$(wildcard docs/results/$(subst /,-,$(1)).csv))
+
+reproductions: install
+	$(call page,fedclust/table1,--scale full --column FMNIST --seeds 1)
+	$(call page,fedclust/table1,--scale full --column FMNIST --seeds 3 $(SEVERAL))
+	$(call page,fedclust/table1,--scale full --column CIFAR-10 --seeds 1 $(FEW))
+	$(call page,fedclust/table1,--scale full --column FMNIST --column CIFAR-10 --only-finished)
+	$(call page,fedsccs/fig5,--scale full --seeds 3)
+	$(call page,fedsccs/fig8,--scale full --seeds 3 $(TEN))
+	$(call page,hicfl/table2,--scale full --seeds 1 $(MNISTS))
+	$(call page,hicfl/table3,--scale full --seeds 1 $(MNISTS))
+	$(call page,adacfl/table2,--scale full --seeds 1 $(ADACFLS))
+	$(call page,adacfl/table3,--scale full --seeds 1 $(ADACFLS))
 
 # MTCFL's thresholds at HiCFL's settings, by rows of the training files alone.
 .PHONY: results-mtcfl

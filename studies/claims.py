@@ -10,6 +10,7 @@ from scipy import stats
 
 HOLDS, FAILS, OPEN, SAME = "holds here", "does not hold here", "open", "the same result"
 LEVEL = 0.05
+MUCH = 3.0  # points by which one seed decides: seeds alone differ by up to two
 ROUNDED = 0.0005  # what tables of percents with one digit hide
 CLUSTER, LOCAL = "cluster models", "locally trained models"
 
@@ -40,12 +41,12 @@ def judged(holds: bool) -> str:
 
 
 def by_seeds(gains: Sequence[float]) -> str:
-    """Of the same seeds with the one and the other: a t-test, or with one seed whether it is a point."""
+    """Of the same seeds with the one and the other: a t-test, or with one seed whether it is much."""
     values = np.asarray(gains, float)
     if not values.any():
         return SAME
     if len(values) == 1:
-        return f"{judged(values[0] > 0) if abs(values[0]) > 1 else OPEN}, one seed"
+        return f"{judged(values[0] > 0) if abs(values[0]) > MUCH else OPEN}, one seed"
     if np.ptp(values) == 0:
         return judged(values[0] > 0)
     return judged(values.mean() > 0) if stats.ttest_1samp(values, 0).pvalue < LEVEL else OPEN

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 import papers
-from claims import CLUSTER, LEVEL, LOCAL, Claim, above, judged, points
+from claims import CLUSTER, LEVEL, LOCAL, MUCH, OPEN, Claim, above, judged, points
 
 from fedclade.clients.objective import ACCURACY
 from fedclade.compare import Comparison, Study, compare
@@ -386,7 +386,7 @@ A target is a mean accuracy of cluster models, looked at in the rounds that are 
 
 A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level}: a paired one
 in the first table, Welch's in the others (of whose studies means and deviations are kept; their column `p` is paired, against the
-best). It is **open** where not. With one seed a point decides, and the line says so. Which model the papers' own numbers are of,
+best). It is **open** where not. With one seed {much:.0f} points decide, and the line says so. Which model the papers' own numbers are of,
 and what that means for the claims of a whole line of work, is told in [systems.md](systems.md#fedclust).
 """
 
@@ -427,7 +427,7 @@ def main() -> None:
             text, told = section(study, name, table)
             sections.append(text)
             claims += told
-    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=legend_for(ACCURACY), level=LEVEL)
+    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=legend_for(ACCURACY), level=LEVEL, much=MUCH)
     full = papers.section(arguments.out.parent / "results")
     short = SHORT.format(papers=overview(claims, ours=False), ours=overview(claims, ours=True))
     arguments.out.write_text("\n".join([head, full, short, *sections]))
