@@ -9,7 +9,7 @@ document as they are there. No verdict is typed by hand: they are computed from 
 import argparse
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -204,12 +204,12 @@ def fedsccs(rows: Rows) -> list[Claim | str]:
     ]
 
 
-def _if_stopped(claim: Claim, early: dict[str, Any], mine: dict[str, Any]) -> Claim:
-    """Who has sent as much as without stopping was not stopped."""
-    if early["up"] < 0.99 * mine["up"]:
-        return claim
-    more = " (nobody was stopped within these rounds: a tenth of the rows was held back for it, that is all)"
-    return replace(claim, verdict=OPEN, more=more)
+def _if_stopped(claim: Claim, mine: dict[str, Any], stopped: Sequence[dict[str, Any]]) -> Claim:
+    """When they were stopped, by what they sent beside the same method's 50 rounds; open if nobody was, in 300."""
+    rounds = [50 * row["up"] / mine["up"] for row in stopped]
+    if max(rounds) > 0.99 * 300:
+        return replace(claim, verdict=OPEN, more=" (not stopped in 300 rounds)")
+    return replace(claim, more=f" (after some {rounds[0]:.0f} and {rounds[1]:.0f} rounds, the mean over seeds)")
 
 
 def fedstack(rows: Rows) -> list[Claim | str]:

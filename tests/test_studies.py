@@ -6,9 +6,11 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from fedclade.reproduce.papers import adacfl, hicfl
 from fedclade.tables import to_markdown
 
 
@@ -62,6 +64,15 @@ def test_claims_are_judged_by_seeds_that_both_have(study: Callable[[str], Module
         [f"{mine} IFCA", served, "+1.09", "+0.00", "1", "the same result"],
         [f"{mine} PACFL", served, "+0.46", "+10.00", "1", "holds here, one seed"],
     ]
+
+
+def test_thresholds_in_the_papers_tables_are_the_best_that_were_tried() -> None:
+    tried = pd.read_csv(Path(__file__).parents[1] / "docs/results/mtcfl.csv")
+    best = tried.loc[tried.groupby("column")["accuracy"].idxmax()].set_index("column")
+    assert len(best) >= 6
+    for column, row in best.iterrows():
+        assert {**hicfl.TUNED, **adacfl.TUNED}[column] == (row["eps1"], row["eps2"])
+    assert {*hicfl.TUNED, *adacfl.TUNED} == set(best.index)
 
 
 def test_two_rows_of_a_table_are_told_apart_as_their_seeds_would_be(study: Callable[[str], ModuleType]) -> None:

@@ -47,6 +47,26 @@ def test_a_run_ends_some_rounds_after_its_models_are_best(tmp_path: Path) -> Non
     assert set(result.ledger["phase"]) >= {"train", "validate"}  # what it costs is counted
 
 
+def test_it_may_wait_for_every_cluster(tmp_path: Path) -> None:
+    """One cluster learns for as long as it may, the other has noise for labels and stops at once."""
+    data = planted(n_clients=6, n_groups=2, rows=60)
+    y = data.y.copy()
+    for client in data.clients:
+        if client.group == 1:
+            y[client.train] = np.random.default_rng(0).permutation(y[client.train])
+    stop = {**STOP, "patience": 2, "each_cluster": True}
+    result = run(tmp_path, replace(data, y=y), method={"name": "ifca", "n_clusters": 2}, stop=stop)
+    best, rose = {}, 0
+    for number, kept in sorted(result.kept("validation").items()):  # the rule, by hand
+        better = {k: mean for k, mean in kept["means"].items() if mean > best.get(k, -1.0) + STOP["min_delta"]}
+        best, rose = best | better, number if better else rose
+        assert kept["best_round"] == rose
+        assert (kept["ends"] is not None) == (number - rose >= 2)
+    assert result.round == number + 1 < 40
+    assert len(kept["means"]) == 2
+    assert len({n for n, kept in result.kept("validation").items() if kept["best_round"] == n}) > 1
+
+
 def test_test_rows_decide_nothing(tmp_path: Path) -> None:
     y = EASY.y.copy()
     for client in EASY.clients:
