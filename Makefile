@@ -115,6 +115,7 @@ reproductions: install
 	$(call page,fedclust/table1,--scale full --column FMNIST --seeds 3 $(SEVERAL))
 	$(call page,fedclust/table1,--scale full --column CIFAR-10 --seeds 1 $(FEW))
 	$(call page,fedclust/table1,--scale full --column FMNIST --column CIFAR-10 --only-finished)
+	$(call page,fedclust/table4,--scale full --column FMNIST --only-finished)
 	$(call page,fedsccs/fig5,--scale full --seeds 3)
 	$(call page,fedsccs/fig8,--scale full --seeds 3 $(TEN))
 	$(call page,hicfl/table2,--scale full --seeds 1 $(MNISTS))

@@ -183,7 +183,11 @@ def fedsccs(rows: Rows) -> list[Claim | str]:
         above("FedSCCS above random clusters", mine, chance),
         *(above(f"FedSCCS above {name}", mine, row) for name, row in rivals.items()),
         above("FedSCCS above FedAvg, after 50 rounds", mine, average),
-        _if_stopped(above("FedSCCS above FedAvg, both stopped when they no longer improve", early, plain), early, mine),
+        _if_stopped(
+            above("FedSCCS above FedAvg, both stopped when no model improves any more", early, plain),
+            mine,
+            (early, plain),
+        ),
         *(above(f"FedSCCS, {words}, above FedAvg", row, average) for words, row in few.items()),
         Claim(
             "Uplink as a share of FedAvg's, one random member of a cluster",

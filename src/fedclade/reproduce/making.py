@@ -221,7 +221,12 @@ def _left_by(cut: Cut, everything: Sequence[Planned]) -> list[str]:
     """What there would be more, as the person asked for some of it only."""
     rows = dict.fromkeys(cell.row for cell in everything if cut.rows and cell.row not in cut.rows)
     columns = dict.fromkeys(cell.column for cell in everything if cut.columns and cell.column not in cut.columns)
-    return [f"{kind} {', '.join(names)}" for kind, names in (("rows", rows), ("columns", columns)) if names]
+    return [f"{kind} {_listed(names)}" for kind, names in (("rows", rows), ("columns", columns)) if names]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names of rows and columns, some of which have commas themselves."""
+    return ", ".join(f'"{name}"' if "," in name else name for name in names)
 
 
 def _not_run(planned: Sequence[Planned], records: Sequence[Record]) -> list[str]:
@@ -231,7 +236,7 @@ def _not_run(planned: Sequence[Planned], records: Sequence[Record]) -> list[str]
     for cell in planned:
         if (cell.row, cell.column) not in there:
             missing.setdefault(cell.column, []).append(cell.row)
-    return [f"{column}: {', '.join(rows)}" if column else ", ".join(rows) for column, rows in missing.items()]
+    return [f"{column}: {_listed(rows)}" if column else _listed(rows) for column, rows in missing.items()]
 
 
 def _fewer_seeds(records: Sequence[Record]) -> list[str]:
@@ -248,7 +253,7 @@ def _fewer_seeds(records: Sequence[Record]) -> list[str]:
                 alike.setdefault(tuple(sorted(seeds)), []).append(row)
         for known, rows in alike.items():
             words = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
-            told.append(f"{column}: {', '.join(rows)} ({words})" if column else f"{', '.join(rows)} ({words})")
+            told.append(f"{column}: {_listed(rows)} ({words})" if column else f"{_listed(rows)} ({words})")
     return told
 
 
