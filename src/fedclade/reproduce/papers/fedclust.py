@@ -162,8 +162,8 @@ PAPER = Paper(
         "standardises them), IFCA's two clusters (from its Table 5), each picked by the lowest training loss, PACFL's "
         "threshold (ours, automatic: the numbers of clusters beside it), CFL's splits by the last update of each "
         "client however old, once four fifths of a cluster have sent one. PerFedAvg has no momentum here (the paper's: "
-        "0.5), and its cluster model is measured after an epoch of adaptation; LG's has the client's own lower layers. "
-        "A global model is measured on each client's own labels, the mean over clients.",
+        "0.5), and its cluster model is measured after an epoch of adaptation (as the paper's may be); LG's has the "
+        "client's own lower layers. A global model is measured on each client's own labels, the mean over clients.",
         "The automatic rule looks for groups of two clients on average. With fewer clients than the paper's 100 the "
         "sets of labels are smaller than that, and it answers one.",
     ),
