@@ -12,6 +12,7 @@ import argparse
 import shutil
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,30 +25,42 @@ from fedclade.tables import to_markdown
 if TYPE_CHECKING:
     from fedclade.methods.cfl import CFL
 
-HICFLS = tuple(f"{data}, Non-IID-{number}" for data in ("MNIST", "FashionMNIST", "CIFAR10") for number in (1, 2, 3))
-ADACFLS = ("MNIST, alpha 0.5", "MNIST, alpha 0.8", "MNIST, alpha 1.0", "MNIST, B")
+
+@dataclass(frozen=True)
+class Case:
+    """Where CFL stands in a paper, from when on it may split, and when it is judged."""
+
+    table: str
+    row: str
+    min_round: int  # no split up to this one
+    rounds: int
+    longest: tuple[float, ...]  # what is tried as eps2, times the longest update of the last round before splits
+
+
+# No split up to round 20, as in the authors' code.
+HICFLS = Case("hicfl/table2", "MTCFL", 20, 30, (0.4, 0.6, 0.8, 1.0))
+# The paper's has its accuracy in round 10 and later. Models have not learned much by then, so that the end decides.
+ADACFLS = Case("adacfl/table2", "FMTL", 5, 50, (0.4, 0.8))
 COLUMNS = {
-    **dict.fromkeys(HICFLS, ("hicfl/table2", "MTCFL", 20)),  # no split up to round 20, as in the authors' code
-    **dict.fromkeys(ADACFLS, ("adacfl/table2", "FMTL", 5)),  # the paper's has its accuracy in round 10 and later
+    **{f"{data}, Non-IID-{n}": HICFLS for data in ("MNIST", "FashionMNIST", "CIFAR10") for n in (1, 2, 3)},
+    **{f"MNIST, {split}": ADACFLS for split in ("alpha 0.5", "alpha 0.8", "alpha 1.0", "B")},
 }
 SEED = 200
-ROUNDS = 10  # after the first in which splits are possible
 NEVER = 1e9
 STILL = 1.2  # times the mean update in the last round before splits are possible: the model stands still
-LONGEST = (0.4, 0.6, 0.8, 1.0)  # times the longest update then
 
 
 def settings_of(column: str) -> dict[str, Any]:
     """CFL's in the paper's table, at full scale."""
     from fedclade.reproduce.catalogue import item_named
 
-    table, row, _ = COLUMNS[column]
-    paper, item = item_named(table)
+    case = COLUMNS[column]
+    paper, item = item_named(case.table)
     cells, _ = item.planned(paper.settings, paper.scales["full"], "full")
-    return next(cell.settings for cell in cells if (cell.row, cell.column) == (row, column))
+    return next(cell.settings for cell in cells if (cell.row, cell.column) == (case.row, column))
 
 
-def column_tried(case: tuple[str, str | None]) -> list[dict[str, Any]]:
+def column_tried(asked: tuple[str, str | None]) -> list[dict[str, Any]]:
     """All that is tried on one column. No thresholds matter before splits are possible: those rounds are run once."""
     import torch
 
@@ -55,19 +68,20 @@ def column_tried(case: tuple[str, str | None]) -> list[dict[str, Any]]:
     from fedclade.methods.cfl import CFL
 
     torch.set_num_threads(1)
-    column, data_dir = case
+    column, data_dir = asked
+    case = COLUMNS[column]
     settings = settings_of(column)
     data = training_rows(settings.pop("data"), data_dir)
-    never = CFL(eps1=NEVER, eps2=NEVER, min_round=COLUMNS[column][2])
+    never = CFL(eps1=NEVER, eps2=NEVER, min_round=case.min_round)
     with tempfile.TemporaryDirectory() as folder:
         begun, more = Path(folder, "begun"), {"evaluate_every": 0, "seed": SEED, "workers": 1}
         first = fedclade.run(data, **{**settings, "method": never, "rounds": never.min_round, **more}, out=begun)
         norms = first.kept("norms")[never.min_round]
         mean, longest = norms["mean"][0], norms["max"][0]
         rows = []
-        for method in (never, *candidates(mean, longest, never.min_round)):
+        for method in (never, *candidates(mean, longest, case)):
             copy = Path(shutil.copytree(begun, Path(folder, f"with-{len(rows)}")))
-            result = fedclade.resume(copy, rounds=never.min_round + ROUNDS, data=data, method=method, workers=1)
+            result = fedclade.resume(copy, rounds=case.rounds, data=data, method=method, workers=1)
             rows.append(
                 {
                     "column": column,
@@ -83,12 +97,13 @@ def column_tried(case: tuple[str, str | None]) -> list[dict[str, Any]]:
         return rows
 
 
-def candidates(mean: float, longest: float, min_round: int) -> list["CFL"]:
+def candidates(mean: float, longest: float, case: Case) -> list["CFL"]:
     """Thresholds beside the lengths that updates have when splits become possible, to two digits."""
     from fedclade.methods.cfl import CFL
 
     eps1 = float(f"{STILL * mean:.2g}")
-    return [CFL(eps1=eps1, eps2=float(f"{factor * longest:.2g}"), min_round=min_round) for factor in LONGEST]
+    tried = [float(f"{factor * longest:.2g}") for factor in case.longest]
+    return [CFL(eps1=eps1, eps2=eps2, min_round=case.min_round) for eps2 in tried]
 
 
 def main() -> None:
@@ -136,9 +151,10 @@ def document(table: pd.DataFrame) -> str:
 Made by `make results-mtcfl` on a 2-core CPU, seed {SEED}: CFL (Sattler et al. 2021) at the settings of HiCFL's Table 2,
 where it is called MTCFL, and of AdaCFL's, where it is FMTL, on rows of the *training* files alone (a sixth of them stands
 in for the test rows). It splits a cluster whose mean update is shorter than eps1 and whose longest is longer than eps2;
-the first split is possible after round 20 (Non-IID), as its authors have it, or after round 5 (AdaCFL's: the paper's FMTL
-has its accuracy on MNIST in rounds 10 to 24), and accuracy, the mean over clients, is that of {ROUNDS} rounds later. The lengths are those
-of the last round before. Where the lowest eps2 is best, lower ones, which split further, have not been tried. The authors'
+the first split is possible after round {HICFLS.min_round} (Non-IID), as its authors have it, or after round
+{ADACFLS.min_round} (AdaCFL's: the paper's FMTL has its accuracy on MNIST in rounds 10 to 24). Accuracy, the mean over
+clients, is that of round {HICFLS.rounds} and, where models learn more slowly, of the table's last, {ADACFLS.rounds}. The
+lengths are those of the last round before a split is possible. Where the lowest eps2 is best, lower ones, which split further, have not been tried. The authors'
 0.4 and 1.6 never split here. What is best here, in bold, is what CFL has in
 `fedclade reproduce hicfl/table2 --scale full` and `adacfl/table2`.
 
