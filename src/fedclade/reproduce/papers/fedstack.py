@@ -158,7 +158,7 @@ PAPER = Paper(
         Counts(
             name="table1",
             title="rows of each activity by person",
-            but="one of the paper's numbers is wrong",
+            but="one of the paper's numbers does not fit its sum",
             headings=("person", "activity"),
             count=label_counts,
             places={"rows": 0},
