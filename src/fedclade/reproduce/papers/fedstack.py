@@ -227,11 +227,12 @@ PAPER = Paper(
             headings=("method", "cluster"),
             read=lambda run: by_cluster(SCORES, run),
             places=dict.fromkeys(SCORES, 2),
-            paper=stated("fedstack", "table3"),
+            paper=stated("fedstack", "table3", {words: (words, f"{words}, aligned") for words in ALGORITHMS}),
             notes=(
                 NUMBERS_OF_CLUSTERS,
-                "Aligned: the paper's other reading, in which all networks of a cluster predict the same rows and its "
-                "model reads them side by side; else a model reads one network at a time.",
+                "Aligned: the other reading of the paper, in which all networks of a cluster predict the same rows and "
+                "its model reads them side by side; else a model reads one network at a time. Both stand beside its "
+                "numbers.",
             ),
         ),
         Listing(
