@@ -66,6 +66,69 @@ def test_claims_are_judged_by_seeds_that_both_have(study: Callable[[str], Module
     ]
 
 
+ADACFL = """row,column,seed,run,"cluster model, %",clusters,rounds until within a point of the end
+FedAvg,"MNIST, alpha 0.5",0,a,96,1,12
+FedAvg,"MNIST, alpha 0.5",1,a,97,1,14
+IFCA,"MNIST, alpha 0.5",0,b,95,5,6
+IFCA,"MNIST, alpha 0.5",1,b,95.5,5,6
+"AdaCFL, threshold 1.4","MNIST, alpha 0.5",0,c,96,1,12
+"AdaCFL, threshold 1.4","MNIST, alpha 0.5",1,c,97,1,14
+"AdaCFL, automatic threshold","MNIST, alpha 0.5",0,d,93,5,3
+"AdaCFL, automatic threshold","MNIST, alpha 0.5",1,d,94,5,4
+"""
+
+
+def test_a_claim_is_what_the_papers_own_numbers_say(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers = study("papers")
+    (tmp_path / "adacfl-table2.csv").write_text(ADACFL)
+    text = papers.section(tmp_path)
+    rows = [line.strip("| ").split(" | ")[2:] for line in text.splitlines() if "| MNIST, alpha 0.5 |" in line]
+    whole, found, served = "AdaCFL, threshold 1.4", "AdaCFL, automatic threshold", "cluster models"
+    of_all = f", where {whole} made one cluster of all"
+    assert rows == [  # there AdaCFL has 96.53, FedAvg 97.03 and IFCA 96.12
+        [f"FedAvg above {whole}", served, "+0.50", "+0.00 ± 0.00", "2", f"the same result{of_all}"],
+        [f"{whole} above IFCA", served, "+0.41", "+1.25 ± 0.25", "2", f"open{of_all}"],
+        [f"FedAvg above {found}", served, "+0.50", "+3.00 ± 0.00", "2", "holds here"],
+        [f"{found} above IFCA", served, "+0.41", "-1.75 ± 0.25", "2", "open"],
+    ]
+    assert f"MNIST, alpha 0.5: FedAvg 13 (15), IFCA 6 (8), {whole} 13 (4), {found} 4 (4)." in text
+
+
+FEDSCCS = """row,column,seed,run,"cluster model, %",clusters
+FedSCCS,random rows,0,a,90,10
+FedAvg,random rows,0,b,70,1
+FedSCCS,other trials,0,c,60,10
+FedAvg,other trials,0,d,70,1
+"""
+
+
+def test_what_a_paper_has_no_number_of_is_no_claim_of_it(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers = study("papers")
+    (tmp_path / "fedsccs-fig5.csv").write_text(FEDSCCS)
+    claims, besides = papers.section(tmp_path).split("no answer is about what a paper says")
+    words = "FedSCCS above FedAvg | cluster models"
+    assert f"| random rows | {words} | +10.57 | +20.00 | 1 | holds here, one seed |" in claims
+    assert f"| other trials | {words} | -10.00 | 1 | does not hold here, one seed |" in besides
+    assert "other trials" not in claims
+    assert "random rows" not in besides
+
+
+def test_a_paper_is_not_held_to_what_it_does_not_compare(study: Callable[[str], ModuleType]) -> None:
+    results = study("results")
+    document = (Path(__file__).parents[1] / "docs/results.md").read_text()
+    claimed: dict[str, set[str]] = {}
+    for name in ("small/fedsccs", "small/fedsccs-holdout", "small/fedstack", "small/fedstack-holdout"):
+        table = results.tables_of(document)[results.study_of(name, None).title]
+        told = results.CLAIMS[name](results.rows_of(table, 3))
+        claimed[name] = {claim.words for claim in told if isinstance(claim, results.Claim) and not claim.ours}
+    assert "FedSCCS above random clusters" in claimed["small/fedsccs-holdout"]
+    assert all(words.startswith("Uplink") for words in claimed["small/fedsccs"])  # on other trials: a question of ours
+    assert claimed["small/fedstack"] == claimed["small/fedstack-holdout"]
+    assert claimed["small/fedstack"] == {
+        f"Clustered FedStack (1-D CNN) above {rival} (1-D CNN)" for rival in ("HypCluster, K = 3", "FL+HC")
+    }
+
+
 def test_thresholds_in_the_papers_tables_are_the_best_that_were_tried() -> None:
     tried = pd.read_csv(Path(__file__).parents[1] / "docs/results/mtcfl.csv")
     best = tried.loc[tried.groupby("column")["accuracy"].idxmax()].set_index("column")

@@ -237,6 +237,12 @@ def test_the_papers_numbers_are_found_by_row_and_column() -> None:
     assert stated("hicfl", "table4.after")["Non-IID-2, beta 0.7", "CIFAR10"] == 98
     assert stated("fedstack", "table2")["agglomerative", "2", "walking"] == 0.92
     assert stated("fedstack", "table3")["FL+HC", "all", "F1"] == 0.83
+    table = ALL["fedstack/table3"][1]
+    assert isinstance(table, Listing)  # whichever way the paper is read, its numbers are there
+    assert {words[0] for words in table.paper} >= {"K-means", "K-means, aligned", "FL+HC"}
+    sccs = [stated("fedsccs", name) for name in ("fig5", "fig6")]
+    assert sccs[0]["FedAvg", "random rows"] == sccs[1]["FedAvg", "random rows"] == 71.34  # one and the same run
+    assert max(sccs[1], key=sccs[1].__getitem__) == ("FedSCCS, one at random", "random rows")
 
 
 def test_counts_are_those_of_the_papers_but_for_the_one_that_cannot_be(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class AdaCFL(ByHalves):
     threshold: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # up to which clusters merge; in the paper 1.4
     linkage: Literal["single", "complete", "average", "weighted", "ward"] = "average"  # the paper names none
     epsilon: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"  # newcomers beyond it found a cluster; there 1.8
-    newcomers: Literal["snapshot", "current"] = "snapshot"  # what they are compared with: clusters as made, or as now
+    newcomers: Literal["snapshot", "current"] = "snapshot"  # they meet clusters as made, or as now (as in the paper)
 
     @field_validator("linkage")
     @classmethod

@@ -6,8 +6,9 @@ Shaik et al., "Clustered FedStack: Intermediate Global Models with Bayesian Info
 What travels does so once, in round 0: every client trains a network of its own and sends its last layer, the class
 probabilities it gives its training rows, and their labels. The server stacks the probabilities and trains a global
 model on them. It groups the clients by the direction of their last layers, into as many clusters as the BIC asks for,
-and trains an intermediate model on each cluster's part of the stack, from the global one on. A client is served by its
-own network with its cluster's stacked model behind it. One cluster is plain FedStack.
+and trains an intermediate model on each cluster's part of the stack, from the global one on (the paper does not say
+from where, nor what networks the stacked models are). A client is served by its own network with its cluster's stacked
+model behind it. One cluster is plain FedStack.
 
 In later rounds the server trains the stacked models on, along the same cyclical learning rate, and nothing is sent.
 With `refresh` the clients train on too and send their predictions anew.
