@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +103,8 @@ def place(
         settings.reading.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
         _preprocessing(record),
     )
+    for remark in newcomers.remarks:
+        warnings.warn(remark, stacklevel=2)
     if list(newcomers.input_shape) != record["input_shape"]:
         raise FedcladeError(
             f"the newcomers' rows have shape {newcomers.input_shape}, those of the run {tuple(record['input_shape'])}: "
