@@ -166,7 +166,9 @@ def test_what_is_typed_beats_the_file(tmp_path: Path) -> None:
 
 def test_settings_from_a_file_reach_the_run(invoke: Invoke) -> None:
     Path("own_parts.py").write_text(OWN_PARTS)
-    Path("run.toml").write_text('out = "kept"\nrounds = 9\nclients = 4\nmodel = "own_parts:make_net"\nworkers = 1\n')
+    Path("run.toml").write_text(
+        '\ufeffout = "kept"\nrounds = 9\nclients = 4\nmodel = "own_parts:make_net"\nworkers = 1\n'
+    )
     words = ["--method", "own_parts:Idle", "--set", "method.pace=2", "--rounds", 1]
     assert invoke("run", "--config", "run.toml", *words).exit_code == 0
     settings = json.loads(Path("kept/settings.json").read_text())["settings"]

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from expect import refused
 from fedclade.cli import app
 from fedclade.compare import Comparison, Study, compare
 from fedclade.errors import FedcladeError
@@ -116,3 +118,11 @@ def test_rows_of_other_experiments_are_named(tmp_path: Path) -> None:
 def test_cells_of_one_experiment_need_no_warning(finished: tuple[Path, dict[str, object]]) -> None:
     out, plan = finished
     assert Comparison(Study.of(plan), out).warning() == ""
+
+
+def test_a_study_of_which_no_run_ends_says_why(tmp_path: Path) -> None:
+    pd.DataFrame({"age": [1, 2, 3], "label": [0, 1, 0]}).to_csv(tmp_path / "a.csv", index=False)
+    settings = {"data": f"folder:{tmp_path}", "rounds": 0, "data_options": {"label": "nope"}}
+    cells = [{"label": name, "method": name} for name in ("fedavg", "local")]
+    study = Study.of({"cells": cells, "seeds": (0,), "settings": settings})
+    refused(compare(study, tmp_path / "out", workers=1).write, "no run of the study", "data.label is 'nope'")

@@ -1,6 +1,11 @@
 """Predictions for new rows and exported models say what the run's own models say."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ from typer.testing import CliRunner
 import fedclade
 from expect import refused
 from fedclade.cli import app
+from fedclade.files import write_atomically
 from synthetic import planted
 from test_tasks import a_run
 
@@ -96,3 +102,59 @@ def test_models_given_in_python_must_be_given_again(tmp_path: Path) -> None:
     refused(lambda: fedclade.predict(tmp_path / "run", "c0", federation.x[:3]), "model was given in Python")
     assert len(fedclade.predict(tmp_path / "run", "c0", federation.x[:3], model=net)) == 3
     assert fedclade.export(tmp_path / "run", "torchscript", tmp_path / "out", model=net)
+
+
+@pytest.fixture(scope="module")
+def wards(tmp_path_factory: pytest.TempPathFactory) -> fedclade.Result:
+    """A run on tables with texts, whose classes are words."""
+    clients = {f"ward-{k}": ward(k) for k in range(3)}
+    out = tmp_path_factory.mktemp("wards") / "run"
+    options = {"label": "state", "scaling": "federated"}
+    return fedclade.run(clients, method="fedclust", rounds=1, workers=1, out=out, data_options=options)
+
+
+def ward(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"dose": rng.normal(size=40), "sex": rng.choice(["F", "M"], 40)})
+    return table.assign(state=np.where(table["dose"] > 0, "ill", "well"))
+
+
+def test_what_is_odd_about_new_rows_is_said(wards: fedclade.Result, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="column 'sex' holds f, m in no training row"):
+        fedclade.predict(wards.path, "ward-0", ward(9).assign(sex=ward(9)["sex"].str.lower()))
+    for factor, how in ((1e-6, "less spread"), (1e6, "larger or smaller")):
+        with pytest.warns(UserWarning, match=f"'dose' is far {how} than in the run's rows"):
+            fedclade.predict(wards.path, "ward-0", ward(9).assign(dose=factor * (1 + ward(9)["dose"].abs())))
+    with pytest.warns(UserWarning, match="0 is ill, 1 is well"):
+        fedclade.place(wards.path, {"new": ward(9).assign(state=1 * (ward(9)["state"] == "ill"))}, personalise=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedclade.predict(wards.path, "ward-0", ward(9))
+    refused(lambda: fedclade.predict(wards.path, "ward-0", ward(9)[:0]), "no rows")
+    refused(lambda: fedclade.predict(wards.path, "ward-0", np.ones((5, 1))), "1 features", "dose, sex")
+    table, file = tmp_path / "new.csv", str(tmp_path / "new.csv")
+    ward(9).assign(sex="x").to_csv(table, index=False)
+    found = subprocess.run(
+        [sys.executable, "-m", "fedclade", "predict", str(wards.path), file, "--client", "ward-0"],
+        capture_output=True,
+        text=True,
+    )
+    assert found.stderr == f"warning: {file}: column 'sex' holds x in no training row: taken for none of its texts\n"
+
+
+def test_nothing_is_exported_from_a_damaged_file_or_to_a_wrong_place(wards: fedclade.Result, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for form in ("safetensors", "torchscript"):
+        refused(lambda form=form: fedclade.export(wards.path, form, tmp_path / "file"), "cannot write")  # type: ignore[misc]
+    os.mkfifo(tmp_path / "pipe")
+    refused(lambda: write_atomically(tmp_path / "pipe", Path.touch), "pipe: it is no regular file")
+    assert (tmp_path / "pipe").is_fifo()
+    run = shutil.copytree(wards.path, tmp_path / "run")
+    model = run / "models" / "cluster-0.safetensors"
+    damaged = bytearray(model.read_bytes())
+    damaged[-3] ^= 0x40
+    model.write_bytes(damaged)
+    refused(lambda: fedclade.export(run, "safetensors"), "cluster-0.safetensors is damaged", "fedclade resume")
+    model.unlink()
+    refused(lambda: fedclade.export(run, "safetensors"), "damaged or gone")
+    assert len(fedclade.export(run, "torchscript")) == 1 + len(wards.clusters)

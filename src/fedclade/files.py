@@ -17,6 +17,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool
 
     Where many files belong together, write them with `flush=False` and call `flush_all` on them once.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # to rename would do away with a device or a pipe
+        raise FedcladeError(f"cannot write {path}: it is no regular file; choose another")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)

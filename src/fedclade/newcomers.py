@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,17 +92,21 @@ def place(
         raise FedcladeError(
             f"the run in {path} was given its model in Python: give it again as fedclade.place(..., model=...)"
         )
+    is_known = isinstance(data, str) and data.partition(":")[0] in sources()
+    as_they_are = settings.reading.model_copy(update={"scaling": "none"})  # what was done is in the run's preprocessing
     newcomers = federation_of(
         data,
         split,
         clients,
         settings.seed,
-        settings.test_view if isinstance(data, str) and data.partition(":")[0] in sources() else None,
+        settings.test_view if is_known else None,
         data_dir or settings.data_dir,
         record["classes"],
-        settings.reading.model_copy(update={"scaling": "none"}),  # what was done is in the run's preprocessing
+        settings.reading if is_known else as_they_are,
         _preprocessing(record),
     )
+    for remark in newcomers.remarks:
+        warnings.warn(remark, stacklevel=2)
     if list(newcomers.input_shape) != record["input_shape"]:
         raise FedcladeError(
             f"the newcomers' rows have shape {newcomers.input_shape}, those of the run {tuple(record['input_shape'])}: "

@@ -1,8 +1,9 @@
 """What to do with a run that has ended: predictions for new rows, and its models in forms that others read."""
 
-import json
+import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from fedclade.clients.objective import Objective
 from fedclade.data import DataOptions
 from fedclade.data.own.prepared import prepared
 from fedclade.errors import FedcladeError, listed
+from fedclade.files import write_atomically, write_json
 from fedclade.methods import Method
 from fedclade.models.weights import load as load_weights
 from fedclade.result import Result
@@ -50,6 +52,8 @@ def predict(
     x = prepared(data, result.record.get("preprocessing"), settings.reading)
     if list(x.shape[1:]) != result.record["input_shape"]:
         raise FedcladeError(f"rows have shape {x.shape[1:]}, those of the run {tuple(result.record['input_shape'])}")
+    if not len(x):
+        raise FedcladeError("there are no rows to predict: give some")
     network = _with_model(result, settings, model).model_for(client)
     outputs = [_outputs(network, x[start : start + CHUNK]) for start in range(0, len(x), CHUNK)]
     return pd.DataFrame(_columns(np.concatenate(outputs), settings.task, result.record["classes"]))
@@ -105,25 +109,42 @@ def export(path: Path | str, form: str, out: Path | str | None = None, *, model:
     result = load(path)
     settings = recorded_settings(result.record, path)
     place = Path(out) if out is not None else result.path / "exported"
-    place.mkdir(parents=True, exist_ok=True)
     result = _with_model(result, settings, model)
-    written = []
+    written: list[Path] = []
+    write: Callable[[Path], object]
     for cluster, members in result.clusters.items():
         target = place / f"cluster-{cluster}.{'pt' if form == 'torchscript' else form}"
         through = result.served(members[0]).through
         if form != "safetensors":
-            network = _network_of(result, cluster, members[0])
-            _write(network, settings.task, result.record["input_shape"], settings.reading, form, target)
+            network, shape = _network_of(result, cluster, members[0]), result.record["input_shape"]
+            write = partial(_write, network, settings.task, shape, settings.reading, form)
         elif isinstance(through, str):
-            shutil.copyfile(result.path / "models" / f"cluster-{cluster}.safetensors", target)
+            write = partial(shutil.copyfile, _undamaged(result, cluster))
         else:  # with the networks that its model reads
             state = result.model_for(members[0]).state_dict()
-            save_tensors(target, {name: tensor.numpy() for name, tensor in state.items()})
+            write = partial(save_tensors, arrays={name: tensor.numpy() for name, tensor in state.items()})
+        write_atomically(target, write)
         written.append(target)
     about = {name: result.record.get(name) for name in ("input_shape", "classes", "columns", "preprocessing", "task")}
-    text = json.dumps({**about, "clusters": {str(k): v for k, v in result.clusters.items()}}, indent=2)
-    (place / "about.json").write_text(text, encoding="utf-8")
+    write_json(place / "about.json", {**about, "clusters": {str(k): v for k, v in result.clusters.items()}})
     return [*written, place / "about.json"]
+
+
+def _undamaged(result: Result, cluster: int) -> Path:
+    """The file of a cluster's model, which has no checksum, after making sure that it holds what the run knows."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = result.path / "models" / f"cluster-{cluster}.safetensors"
+    known = result.layout.tensors(result.state_of_clusters.models[cluster])
+    try:
+        found = load_file(path)
+        is_whole = all(np.array_equal(found[name], own.astype(found[name].dtype)) for name, own in known.items())
+    except (OSError, SafetensorError, KeyError):
+        is_whole = False
+    if not is_whole:
+        raise FedcladeError(f"{path} is damaged or gone: `fedclade resume {result.path}` writes it anew")
+    return path
 
 
 def _network_of(result: Result, cluster: int, member: str) -> "nn.Module":
@@ -164,7 +185,9 @@ def _write(
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if form == "torchscript":
-            torch.jit.save(torch.jit.trace(served, example), str(target))
+            packed = io.BytesIO()  # torch would say in many lines that the disk is full
+            torch.jit.save(torch.jit.trace(served, example), packed)
+            target.write_bytes(packed.getbuffer())
             return
         try:
             import onnx  # type: ignore[import-not-found,unused-ignore]  # noqa: F401

@@ -264,7 +264,7 @@ def with_engine_address(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return _with_underscores(tomllib.loads(path.read_text(encoding="utf-8")))
+        return _with_underscores(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
         raise FedcladeError(f"there is no file {path}: give the path of a TOML file") from None
     except OSError as error:

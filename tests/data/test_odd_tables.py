@@ -8,7 +8,7 @@ import pytest
 
 from expect import refused
 from fedclade.data import DataOptions, federation_of
-from fedclade.data.federation import Federation
+from fedclade.data.federation import Federation, natural_order
 
 ROWS = 40
 
@@ -137,3 +137,67 @@ def test_odd_labels_are_said(tmp_path: Path) -> None:
     remarks = " ".join(from_folder(tmp_path, labels="numbers").remarks)
     assert "'a' makes nearly all the variance of column 'label'" in remarks
     assert "data.scaling" not in remarks
+
+
+def test_what_looks_alike_but_is_written_differently(tmp_path: Path) -> None:
+    sick = np.arange(ROWS) % 2 == 0
+    zones = np.arange(ROWS) % 3
+    frame(0).assign(label=np.where(sick, "Yes", "no"), sex=np.where(sick, "M", "F"), zone=zones).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    other = frame(1).assign(label=np.where(sick, "yes", "no"), sex=np.where(sick, "m", "F"), zone=zones)
+    other.astype({"zone": float}).assign(zone=lambda table: table["zone"].where(table.index > 0)).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    federation = from_folder(tmp_path, categorical="zone", missing="mean", label="label", holdout_rows="last")
+    assert federation.columns[-4:] == ("zone=0", "zone=1", "zone=2", "zone is missing")  # not zone=1.0
+    assert said(federation, "'Yes', 'yes' are different labels", "write them alike")
+    assert said(federation, "column 'sex': 'M', 'm' are different texts")
+    frame(1).assign(label=sick, sex="M", zone=zones).to_csv(tmp_path / "b.csv", index=False)
+    frame(0).assign(sex="M", zone=zones).to_csv(tmp_path / "a.csv", index=False)
+    assert said(from_folder(tmp_path, label="label"), "'0', 'False' are different labels")
+
+
+def test_cells_of_a_sheet_are_read_without_the_spaces_around_them(tmp_path: Path) -> None:
+    table = frame().astype({"age": object}).assign(sex=["M", "M "] * (ROWS // 2))
+    table.loc[3, "age"] = "NA "
+    table.to_excel(tmp_path / "a.xlsx", index=False)
+    federation = from_folder(tmp_path, missing="mean", label="label", holdout=0.01)
+    assert federation.columns == ("age", "dose", "sex=M", "age is missing")
+
+
+def test_a_column_y_that_may_be_no_label_is_named(tmp_path: Path) -> None:
+    frame().rename(columns={"age": "x", "dose": "y"}).to_csv(tmp_path / "a.csv", index=False)
+    assert said(from_folder(tmp_path), "the label is", "'label'", "data.label")
+    frame().rename(columns={"age": "y", "label": "activity"}).to_csv(tmp_path / "a.csv", index=False)
+    assert said(from_folder(tmp_path, labels="numbers"), "the label is column 'y'", "data.label")
+    frame()[["dose", "label"]].rename(columns={"label": "y"}).to_csv(tmp_path / "a.csv", index=False)
+    assert not from_folder(tmp_path).remarks
+
+
+def test_points_that_may_mean_thousands(tmp_path: Path) -> None:
+    lines = [f"{999 if k < 20 else '1.' + str(100 + k)};{k},5;{k % 2}" for k in range(ROWS)]
+    (tmp_path / "a.csv").write_text("\n".join(["price;age;label", *lines]))
+    assert said(from_folder(tmp_path), "column 'price' holds 1.120, read with a decimal point")
+    (tmp_path / "a.csv").write_text("\n".join(["price;age;label", *lines, "1.5;2,5;0"]))
+    assert not said(from_folder(tmp_path), "thousand")
+
+
+def test_amounts_that_single_precision_rounds_away_are_said(tmp_path: Path) -> None:
+    frame().assign(label=1.7e9 + 10 * frame()["dose"]).to_csv(tmp_path / "a.csv", index=False)
+    frame().assign(label=1e6 + 10 * frame()["dose"]).to_csv(tmp_path / "b.csv", index=False)
+    assert said(from_folder(tmp_path, labels="numbers"), "a: amounts differ by so little", "subtract")
+
+
+def test_groups_and_names_of_many_digits() -> None:
+    groups = [10**17 + 1, 10**17 + 2]
+    clients = {f"c{'9' * 5000}{k}": frame(k).assign(group=group) for k, group in enumerate(groups)}
+    federation = federation_of(clients)
+    assert [client.group for client in federation.clients] == groups
+    assert natural_order("c02") < natural_order("c10") < natural_order("c0" + "9" * 5000)
+
+
+def test_numbers_in_the_shape_of_images_are_not_scaled_and_that_is_said() -> None:
+    x, y = np.arange(640).reshape(10, 1, 8, 8) % 256, np.arange(10) % 2
+    assert said(federation_of({"a": (x, y)}), "not scaled", "up to 255", "uint8")
+    assert not federation_of({"a": (x / 255, y), "b": (x.astype(np.float32) / 255, y)}).remarks

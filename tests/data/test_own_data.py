@@ -277,3 +277,12 @@ def test_bad_torch_data_sets() -> None:
     refused(lambda: from_arrays({"odd": [(np.zeros(2), 0), (np.zeros(3), 1)]}), "client 'odd'", "unlike shapes")
     refused(lambda: from_arrays({"odd": Squares(), "none": (Squares(), [])[1:]}), "client 'none'")
     refused(lambda: from_arrays({"odd": [(np.zeros(2), [0, 1])]}), "client 'odd'", "nor a data set")
+
+
+def test_what_only_own_files_have_is_refused_for_known_data() -> None:
+    for option in ({"label": "age"}, {"scaling": "client"}, {"holdout_rows": "last"}):
+        refused(
+            lambda option=option: federation_of("digits", options=DataOptions(**option)),
+            "for files and tables",
+            *option,
+        )  # type: ignore[misc]

@@ -122,7 +122,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
             "cannot be read",
         ),
         "pickled.npz": (lambda path: np.savez(path, x=np.array([{}, 1]), y=[0, 1]), "cannot be read"),
-        "nameless.npz": (lambda path: np.savez(path, np.zeros(3)), "no arrays x and y"),
+        "nameless.npz": (lambda path: np.savez(path, np.zeros(3)), "no arrays x and y, only arr_0"),
         "half.npz": (lambda path: np.savez(path, x=[[1]], y=[1], x_test=[[1]]), "both or none of"),
         "groups.npz": (lambda path: np.savez(path, x=[[1]], y=[1], group=[1, 2]), "not a single value"),
         "dates.parquet": (lambda path: with_date.to_parquet(path), "column 'f1' holds neither numbers nor text"),
@@ -231,6 +231,9 @@ def test_bad_images_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         draw(path)
         refused(lambda: from_folder(tmp_path), str(path), "a/CLASS/2.png", "a/train/CLASS/2.png")
         path.unlink()
+    draw(tmp_path / "a" / "2024" / "05" / "01" / "morning" / "new" / "cat" / "2.png")
+    refused(lambda: from_folder(tmp_path), "not read: a/2024/05/01/morning/new")
+    shutil.rmtree(tmp_path / "a" / "2024")
     for name in ("0.png", "1.png"):
         draw(tmp_path / "b" / "cat" / name, size=(6, 6))
     refused(lambda: from_folder(tmp_path), str(tmp_path / "b"), "(3, 6, 6)", "(3, 3, 4)")
@@ -311,7 +314,8 @@ def test_links_that_lead_in_circles(tmp_path: Path) -> None:
     for number in (1, 2):
         draw(tmp_path / "a" / "cat" / f"{number}.png")
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
-    refused(lambda: from_folder(tmp_path), "an image lies in the folder of its class")
+    refused(lambda: from_folder(tmp_path), "not read: a/again/again")
+    refused(lambda: from_folder(tmp_path, skip_unread=True), "an image lies in the folder of its class")
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

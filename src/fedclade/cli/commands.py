@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import warnings
 from typing import Any, NoReturn
 
 import typer
@@ -40,6 +41,7 @@ class OneLineErrors(TyperGroup):
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show must not end a run
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except FedcladeError as error:

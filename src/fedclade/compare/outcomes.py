@@ -54,17 +54,18 @@ class Comparison:
     @property
     def metric(self) -> Metric:
         """The main one of the first run that has ended; of others, rows are of another experiment."""
-        return next(Result(run.folder).metric for run in self.study.runs(self.out) if run.folder.is_finished)
+        ended = next((run.folder for run in self.study.runs(self.out) if run.folder.is_finished), None)
+        if ended is None:
+            why = f": {next(iter(self.failures.values()))}" if self.failures else ""
+            raise FedcladeError(f"no run of the study in {self.out} has ended yet{why}")
+        return Result(ended).metric
 
     def table(self) -> "pd.DataFrame":
         """A row for each cell: means over seeds, and how sure it is that the best is better."""
         import pandas as pd
 
-        results = self.results()
-        if results.empty:
-            raise FedcladeError(f"no run of the study in {self.out} has ended yet")
-        cells = dict(iter(results.groupby("label", sort=False)))
         mean = f"{self.metric.name}_mean"
+        cells = dict(iter(self.results().groupby("label", sort=False)))
         best = self.metric.best(cells.values(), key=lambda runs: runs[mean].mean())
         return pd.DataFrame([_mean_row(runs, best, mean) for runs in cells.values()])
 

@@ -14,6 +14,22 @@ from fedclade.data.preprocessing import Preprocessing
 from fedclade.errors import FedcladeError, imported
 
 DEFAULT_CLIENTS = 20
+# Options that the known data sets do not look at, and what they are unless somebody sets them.
+OF_TABLES = {
+    name: DataOptions.model_fields[name].default
+    for name in (
+        "label",
+        "client",
+        "split",
+        "group",
+        "ignore",
+        "categorical",
+        "gaps",
+        "missing",
+        "scaling",
+        "holdout_rows",
+    )
+}
 
 
 def federation_of(
@@ -43,6 +59,8 @@ def federation_of(
     options = options or DataOptions()
     if isinstance(data, str) and not data.startswith(("folder:", "table:")):
         name, colon, _ = data.partition(":")
+        if name in sources() and (odd := [each for each in OF_TABLES if getattr(options, each) != OF_TABLES[each]]):
+            raise FedcladeError(f"data.{odd[0]} is for files and tables of your own, not for {data}: leave it out")
         data = _made(data) if colon and name not in sources() else load(data, data_dir)
     data = recognised(data, options)
     if not isinstance(data, Dataset) and split not in (None, "natural", "own"):

@@ -204,7 +204,8 @@ def memory_folder(n_bytes: int) -> str | None:
     return None
 
 
-def natural_order(name: str) -> tuple[list[str | int], str]:
+def natural_order(name: str) -> tuple[list[str | tuple[int, str]], str]:
     """A sorting key under which client-2 comes before client-10."""
     words = re.split(r"([0-9]+)", name)
-    return [int(word) if i % 2 else word for i, word in enumerate(words)], name
+    numbers = [word.lstrip("0") for word in words]  # the longer, the larger, of however many digits
+    return [(len(number), number) if i % 2 else words[i] for i, number in enumerate(numbers)], name

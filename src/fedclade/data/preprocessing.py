@@ -8,18 +8,19 @@ deviations. The median over all clients does not follow from theirs: the mean of
 counts, stands for it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 
 MOST_CATEGORIES = 1000  # of one column
 CONSTANT = 1e-12  # a standard deviation below this share of the mean is rounding
 CHUNK = 1 << 22  # values worked on at a time
+FAR, NARROW = 10, 1e-3  # standard deviations: beyond or within which a column of new rows is another unit's
 LOPSIDED = 1e-3  # a column whose variance falls to less than this share without one client is that client's alone
 
 Statistics = dict[str, np.ndarray]  # plain arrays, so that they can travel
@@ -179,6 +180,30 @@ class Preprocessing(BaseModel):
             if text.marked:
                 x[:, mark[text.name]] = is_missing
         return x
+
+    def unknown(self, held: Mapping[str, Iterable[str | None]]) -> list[str]:
+        """A line for each column of text that holds some which no training row has."""
+        remarks = []
+        for text in self.texts:
+            if strange := sorted(str(value) for value in set(held[text.name]) - {None, *text.categories}):
+                remarks.append(
+                    f"column {text.name!r} holds {listed(strange, 3)} in no training row: taken for none of its texts"
+                )
+        return remarks
+
+    def apart(self, columns: Columns) -> list[str]:
+        """A line for each column of numbers whose new rows are all far from the training rows, or nearly the same."""
+        if self.scaling != "federated" or not len(columns):
+            return []
+        remarks = []
+        for part, values in columns.chunks():
+            for place, number in enumerate(self.numbers[part]):
+                known = (values[:, place][~np.isnan(values[:, place])] - number.mean) / number.std
+                is_far = known.size > 0 and np.abs(known).min() > FAR
+                if is_far or (known.size > 0 and 0 < np.ptp(known) < NARROW):
+                    how = "far larger or smaller" if is_far else "far less spread"
+                    remarks.append(f"column {number.name!r} is {how} than in the run's rows: is it in another unit?")
+        return remarks
 
     def _check(self, x: np.ndarray, is_missing: np.ndarray, first: int, where: Callable[[int], str]) -> None:
         """Raise one line about the first value that is missing or infinite."""

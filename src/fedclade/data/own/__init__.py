@@ -15,9 +15,10 @@ from fedclade.data.options import DataOptions
 from fedclade.data.own.features import columns_in, features_of, training_statistics
 from fedclade.data.own.files import clients_in, clients_of_table, path_of
 from fedclade.data.own.given import is_frame, rows_given
-from fedclade.data.own.labels import WHOLE, agreed_labels
+from fedclade.data.own.labels import WHOLE, Amounts, agreed_labels, taken_for_places, whole_number
 from fedclade.data.own.roles import rows_by_client
 from fedclade.data.own.rows import OwnRows
+from fedclade.data.own.suspicions import lookalikes
 from fedclade.data.own.tables import Table, column_order
 from fedclade.data.partition.test_views import check_own_view, is_too_small, on_own_rows
 from fedclade.data.preprocessing import Columns, Preprocessing, Statistics, lopsided, statistics
@@ -94,6 +95,15 @@ def gather(
     clients = [client for client in found if client.name in members]
     remarks += _said_of(clients)
     labels = {client.where: client.labels for client in clients}
+    coarse = [client.name for client in clients if isinstance(client.labels, Amounts) and client.labels.is_coarse]
+    if coarse:
+        remarks.append(
+            f"{listed(coarse, 3)}: amounts differ by so little that single precision rounds it away: subtract what "
+            "they have in common"
+        )
+    if classes is not None and taken_for_places(labels, classes):
+        places = listed((f"{place} is {name}" for place, name in enumerate(classes)), 6)
+        remarks.append(f"labels are whole numbers, taken for places in the list of classes: {places}")
     y, names = agreed_labels(labels, classes, options.max_classes)
     n_rows = sum(map(len, y))
     if classes is None and options.labels in (None, "classes") and n_rows >= 20 and 2 * len(names) > n_rows:
@@ -131,8 +141,11 @@ def _on_labels(
     if options.labels == "sets":
         return []
     seen = set(np.unique(np.concatenate([own.ravel() for own in training])).tolist())
+    alike = lookalikes(names) if options.rows != "tokens" else []
     unseen = [name for place, name in enumerate(names) if place not in seen]
     remarks = [f"no training row has the label {listed(unseen, 6)}"] if unseen and options.rows != "tokens" else []
+    if alike:
+        remarks.append(f"{listed(alike, 3)} are different labels: if they mean the same, write them alike")
     if len(seen) == 1:
         remarks.append("all training rows have the same label: there is nothing to learn")
     return remarks
@@ -186,6 +199,6 @@ def _members(
 def _numbered_groups(groups: Mapping[str, Any]) -> dict[str, int]:
     """Groups as whole numbers: as given, or by the sorted order of their names."""
     if all(WHOLE.fullmatch(str(group)) for group in groups.values()):
-        return {name: int(float(group)) for name, group in groups.items()}
+        return {name: whole_number(str(group)) for name, group in groups.items()}
     order = sorted({str(group) for group in groups.values()}, key=natural_order)
     return {name: order.index(str(group)) for name, group in groups.items()}

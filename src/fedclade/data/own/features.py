@@ -7,9 +7,12 @@ import numpy as np
 from fedclade.data.options import DataOptions
 from fedclade.data.own.given import kind_of
 from fedclade.data.own.rows import OwnRows
+from fedclade.data.own.suspicions import lookalikes
 from fedclade.data.own.tables import Table, agreed_kinds, column_order, columns_of, kinds_of
 from fedclade.data.preprocessing import Columns, Number, Preprocessing, Scaling, Statistics, lopsided, statistics
 from fedclade.errors import FedcladeError, listed
+
+LARGE = 30  # images and the like that were scaled hold no larger numbers
 
 
 def features_of(
@@ -20,7 +23,7 @@ def features_of(
     `training` are each client's training rows, from which the preprocessing is worked out unless it is `known`.
     """
     if _are_ready(clients):
-        return [_as_they_are(client.x) for client in clients], None, []
+        return _unscaled(clients)
     numbers, texts = columns_in(clients, options.categorical) if known is None else _known_columns(clients, known)
     scaling, missing = (options.scaling or "none", options.missing) if known is None else (known.scaling, known.missing)
     found: list[Statistics] = []
@@ -32,21 +35,19 @@ def features_of(
         preprocessing = Preprocessing.fit(numbers, found, scaling, missing)
     else:
         preprocessing = Preprocessing(numbers=tuple(Number(name=name) for name in numbers))
-    x, held = [], {name: set[str | None]() for name in texts}
+    x, held, remarks = [], {name: set[str | None]() for name in texts}, list[str]()
     for place, client in enumerate(clients):
         columns = _columns(client, numbers, texts)
         x.append(preprocessing.apply(columns, found[place] if found else None, client.row))
         for name in texts:
             held[name] |= set(columns.texts[name])
-    remarks = [] if known else _remarks(preprocessing)
+        if known is not None:
+            remarks += [f"{client.name}: {remark}" for remark in known.apart(columns)]
+    remarks += [] if known else _remarks(preprocessing)
     if known is None and scaling == "federated":
         told = {client.name: own for client, own in zip(clients, found, strict=True)}
         remarks += lopsided(numbers, told)
-    for text in preprocessing.texts:
-        if strange := sorted(str(value) for value in held[text.name] - {None, *text.categories}):
-            remarks.append(
-                f"column {text.name!r} holds {listed(strange, 3)} in no training row: taken for none of its texts"
-            )
+    remarks += preprocessing.unknown(held)
     is_plain = isinstance(clients[0].x, np.ndarray) and scaling == "none" and missing == "refuse"
     return x, None if is_plain else preprocessing, remarks
 
@@ -123,6 +124,15 @@ def _are_ready(clients: Sequence[OwnRows]) -> bool:
     return True
 
 
+def _unscaled(clients: Sequence[OwnRows]) -> tuple[list[np.ndarray], None, list[str]]:
+    """Images and tokens as they are, and a word on numbers so large that networks hardly learn from them."""
+    x = [_as_they_are(client.x) for client in clients]
+    largest = max((float(max(own.max(), -own.min())) for own in x if own.dtype == np.float32 and own.size), default=0.0)
+    if largest <= LARGE:
+        return x, None, []
+    return x, None, [f"rows are not scaled and hold numbers up to {largest:g}: give images as uint8, or scale them"]
+
+
 def _as_they_are(x: "np.ndarray | Table") -> np.ndarray:
     assert isinstance(x, np.ndarray)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which is reported
@@ -147,6 +157,11 @@ def _remarks(preprocessing: Preprocessing) -> list[str]:
     if preprocessing.texts:
         words = [f"{text.name} ({len(text.categories)})" for text in preprocessing.texts]
         remarks.append(f"columns of text became categories: {listed(words)}")
+    for text in preprocessing.texts:
+        if alike := lookalikes(text.categories):
+            remarks.append(
+                f"column {text.name!r}: {listed(alike, 3)} are different texts: if they mean the same, write them alike"
+            )
     if preprocessing.marked:
         remarks.append(
             f"the {preprocessing.missing} stands for missing numbers, no category for missing text; a feature marks "

@@ -73,11 +73,8 @@ def read_rows(path: Path, options: DataOptions) -> Any:
         raise FedcladeError(f"{path}: it is no file with rows: give one of a kind among {listed(KINDS)}")
     budget = Budget(options.max_gigabytes)
     if kind in TABLES:
-        return _reading(path, lambda: TABLES[kind](path, budget)).with_gaps(options.gaps)
-    found = _reading(path, lambda: _arrays_in(path, budget))
-    if "x" not in found:
-        raise FedcladeError(f"{path}: it has no array x: save it with one")
-    return found["x"]
+        return _reading(path, lambda: TABLES[kind](path, budget)).read_as(options)
+    return _reading(path, lambda: _arrays_in(path, budget, ("x",)))["x"]
 
 
 def stem_of(path: Path) -> str:
@@ -152,16 +149,17 @@ def _read_text(path: Path, budget: Budget) -> str:
 
 
 def _read_npz(path: Path, budget: Budget) -> dict[str, np.ndarray]:
-    found = _arrays_in(path, budget)
-    if "x" not in found or "y" not in found:
-        raise FedcladeError(f"{path}: it has no arrays x and y, only {listed(found)}: save it with both")
-    return found
+    return _arrays_in(path, budget, ("x", "y"))
 
 
-def _arrays_in(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+def _arrays_in(path: Path, budget: Budget, needed: tuple[str, ...]) -> dict[str, np.ndarray]:
     wanted = ("x", "y", "x_test", "y_test", "group")
     with zipfile.ZipFile(path) as parts:
         names = [name.removesuffix(".npy") for name in parts.namelist()]
+        if not set(needed) <= set(names):
+            raise FedcladeError(
+                f"{path}: it has no arrays {' and '.join(needed)}, only {listed(names)}: save it with such"
+            )
         for name in names:
             if name in wanted:
                 budget.take(path, _unpacked_size(parts, f"{name}.npy"))

@@ -23,9 +23,10 @@ def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
     images: list[Path] = []
     others: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=True):
-        if len(Path(place).relative_to(folder).parts) >= DEPTH:
-            folders.clear()
         folders[:] = [name for name in folders if not name.startswith(".")]
+        if len(Path(place).relative_to(folder).parts) >= DEPTH:
+            others += [Path(place, name) for name in folders]
+            folders.clear()
         for name in names:
             path = Path(place, name)
             if not name.startswith("."):

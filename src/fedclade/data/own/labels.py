@@ -11,6 +11,12 @@ from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError, listed
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
+COARSE = 1e-3  # of the range of amounts: rounding errors beyond this are worth a word
+
+
+def whole_number(text: str) -> int:
+    """What a text says that is written like `WHOLE`."""
+    return int(text.partition(".")[0])
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Labels:
             return self.names if self.names and isinstance(self.names[0], int) else None
         if not all(WHOLE.fullmatch(str(name)) for name in self.names):
             return None
-        return tuple(int(str(name).partition(".")[0]) for name in self.names)
+        return tuple(whole_number(str(name)) for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Amounts:
 
     values: np.ndarray  # (rows, amounts) float32
     names: tuple[str, ...]  # of the amounts
+    is_coarse: bool = False  # whether they differ by little more than single precision can tell
 
     def __len__(self) -> int:
         return len(self.values)
@@ -85,7 +92,8 @@ def amounts_of(y: np.ndarray, names: Sequence[str], where: str, options: DataOpt
         raise FedcladeError(f"{where}: its labels are {y.dtype} of shape {y.shape}: give {what} for each row")
     values = y.reshape(len(y), -1).astype(np.float64)
     with np.errstate(over="ignore"):
-        is_there = np.isfinite(values.astype(np.float32)).all(axis=1)
+        single = values.astype(np.float32)
+    is_there = np.isfinite(single).all(axis=1)
     if not is_there.all():
         raise FedcladeError(f"{where}: row {int(np.argmin(is_there))} has no label: give it one, or leave it out")
     if options.labels == "sets" and not np.isin(values, (0, 1)).all():
@@ -94,7 +102,8 @@ def amounts_of(y: np.ndarray, names: Sequence[str], where: str, options: DataOpt
         raise FedcladeError(f"{where}: {values.shape[1]:,} different labels: allow more (data.max_classes)")
     width = values.shape[1]
     named = tuple(names) or (("y",) if width == 1 else tuple(f"y{number}" for number in range(width)))
-    return Amounts(values.astype(np.float32), named)
+    lost = np.abs(values - single).max(axis=0, initial=0)
+    return Amounts(single, named, bool((lost > COARSE * np.ptp(values, axis=0)).any()) if len(values) > 1 else False)
 
 
 def labels_of_texts(texts: np.ndarray, is_raw: bool, where: str, most: int) -> Labels:
@@ -165,12 +174,11 @@ def numbered_as(clients: Mapping[str, Labels], classes: Sequence[Any]) -> tuple[
     if len(set(names)) < len(names):
         raise FedcladeError(f"classes holds a name twice: {listed(names)}")
     place = {name: number for number, name in enumerate(names)}
-    has_words = not any(WHOLE.fullmatch(name) for name in names)
     found = []
     for where, labels in clients.items():
         written = labels.names if labels.whole is None or set(labels.names) <= set(names) else labels.whole
-        if has_words and labels.whole is not None:
-            places = [label if 0 <= label < len(names) else None for label in labels.whole]
+        if taken_for_places({where: labels}, classes):
+            places = [label if 0 <= label < len(names) else None for label in labels.whole or ()]
         else:
             places = [place.get(str(label)) for label in written]
         if None in places:
@@ -178,6 +186,13 @@ def numbered_as(clients: Mapping[str, Labels], classes: Sequence[Any]) -> tuple[
             raise FedcladeError(f"{where}: label {str(strange)!r} is not among the classes {listed(names)}")
         found.append(_placed(labels, places))  # type: ignore[arg-type]
     return found, names
+
+
+def taken_for_places(clients: Mapping[str, Labels | Amounts], classes: Sequence[Any]) -> bool:
+    """Whether anybody's labels are whole numbers though no class is named like one."""
+    if any(WHOLE.fullmatch(str(name)) for name in classes):
+        return False
+    return any(isinstance(labels, Labels) and bool(labels.whole) for labels in clients.values())
 
 
 def _placed(labels: Labels, places: Sequence[int]) -> np.ndarray:

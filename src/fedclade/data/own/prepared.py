@@ -1,5 +1,6 @@
 """New rows without labels -> what the networks of a run take: what was done with the rows of the run is done again."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def prepared(data: Any, known: Mapping[str, Any] | None, options: DataOptions, w
     if isinstance(data, str | Path):
         where, data = f"{data}", read_rows(Path(data).expanduser(), options)
     elif is_frame(data):
-        data = Table.of_frame(data).with_gaps(options.gaps)
+        data = Table.of_frame(data).read_as(options)
     preprocessing = None if known is None else Preprocessing.model_validate(known)
     if preprocessing is not None and preprocessing.scaling == "client":
         raise FedcladeError("each client of this run scales by its own rows: only it can prepare rows for its model")
@@ -29,11 +30,14 @@ def prepared(data: Any, known: Mapping[str, Any] | None, options: DataOptions, w
         x = rows_as_numbers(data, where, options)
         if preprocessing is None:
             return x
-        if x.shape[1] != len(preprocessing.numbers):
+        if x.shape[1] != len(preprocessing.columns):
             raise FedcladeError(f"{where}: {x.shape[1]} features, but the run has {listed(preprocessing.columns)}")
         columns = Columns(x, {})
     assert preprocessing is not None
-    return preprocessing.apply(columns, None, lambda row: f"{where}: row {row}")
+    features = preprocessing.apply(columns, None, lambda row: f"{where}: row {row}")
+    for remark in (*preprocessing.unknown(columns.texts), *preprocessing.apart(columns)):
+        warnings.warn(f"{where}: {remark}", stacklevel=3)
+    return features
 
 
 def _columns(table: Table, preprocessing: Preprocessing | None, where: str) -> Columns:

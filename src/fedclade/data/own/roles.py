@@ -33,8 +33,9 @@ def rows_of_table(name: str, table: Table, options: DataOptions, where: str) -> 
             f"{where}: it needs a label column and at least one feature column, not {listed(table.names)}"
         )
     columns, remarks = _label_columns(features, options, where), list(table.remarks)
-    if columns[0] not in ("label", "y") and options.label is None:
-        remarks.append(f"the label is the last column, {columns[0]!r} (data.label names another)")
+    if options.label is None and (columns[0] not in ("label", "y") or _is_doubtful(columns[0], features)):
+        place = "the last column," if columns[0] == features.names[-1] else "column"
+        remarks.append(f"the label is {place} {columns[0]!r} (data.label names another)")
     labels: Labels | Amounts | None = _amounts(table, columns, where, options)
     if labels is None:
         labels = _labels(table[columns[0]], table.raw, f"{where}: column {columns[0]!r}", options)
@@ -60,7 +61,7 @@ def _checked(table: Table, options: DataOptions, where: str) -> Table:
     strange = [name for name in options.ignore if name not in table.names]
     if strange:
         raise FedcladeError(f"{where}: data.ignore names {strange[0]!r}, but its columns are {listed(table.names)}")
-    table = table.without(options.ignore).with_gaps(options.gaps)
+    table = table.without(options.ignore).read_as(options)
     if len(table) == 0 and not options.skip_small:
         raise FedcladeError(
             f"{where}: it has no rows: give the client some, or leave out such clients (data.skip_small=true)"
@@ -75,6 +76,11 @@ def _label_columns(table: Table, options: DataOptions, where: str) -> list[str]:
     if not names or (len(names) > 1 and options.labels not in ("numbers", "sets")):
         raise FedcladeError(f"data.label = {list(names)}: name one column, or choose task regression or multilabel")
     return [_named(table, name, "label", where) for name in names]
+
+
+def _is_doubtful(label: str, table: Table) -> bool:
+    """Whether a column that is called like a label may be none: a coordinate y, or one of two."""
+    return {"label", "y"} <= set(table.names) or (label == "y" and label != table.names[-1])
 
 
 def _amounts(table: Table, columns: list[str], where: str, options: DataOptions) -> Amounts | None:

@@ -1,14 +1,16 @@
 """What in a table looks like a mistake, in sentences: nothing is done about it unless a person says so."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from fedclade.data.own.labels import WHOLE, whole_number
 from fedclade.data.own.tables import Table, is_text, is_written_number, numbers_of, texts_of
 
 FEW = 20  # rows, below which nothing stands out
 NINES = re.compile(r"-9{2,}|9{3,}")  # what is written for a missing value where a number must stand
+TRUTHS = {"true": "1", "false": "0"}
 IDENTIFIER = re.compile(r"(^|[_ .-])(id|nr|no|index)$", re.IGNORECASE)
 
 
@@ -48,3 +50,13 @@ def _of_texts(name: str, texts: np.ndarray, raw: bool) -> Iterator[str]:
             f"column {name!r} holds another text in most rows: if it is an id, a date or free text, leave it out "
             "(data.ignore)"
         )
+
+
+def lookalikes(words: Iterable[str]) -> list[str]:
+    """The first words that differ only in capitals, in spaces, or in how a number or a truth is written."""
+    same: dict[str, list[str]] = {}
+    for word in words:
+        plain = " ".join(word.split()).casefold()
+        plain = TRUTHS.get(plain, plain)
+        same.setdefault(str(whole_number(plain)) if WHOLE.fullmatch(plain) else plain, []).append(repr(word))
+    return next((found for found in same.values() if len(found) > 1), [])

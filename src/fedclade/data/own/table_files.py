@@ -58,7 +58,22 @@ def read_text_table(path: Path, budget: Budget) -> Table:
         remarks.append(f"columns are separated by {separator!r}")
     if with_commas:
         remarks.append(f"the comma is the decimal point, as in column {with_commas[0]!r}")
+        for name, text in zip(names, columns, strict=True):
+            if name not in with_commas and (pointed := _thousand(text)):
+                remarks.append(
+                    f"column {name!r} holds {pointed}, read with a decimal point: if it means a thousand, leave out "
+                    "the point"
+                )
     return Table(names, columns, raw=True, remarks=tuple(remarks))
+
+
+def _thousand(texts: Any) -> str | None:
+    """The first number that has a point where thousands have one, if all that have a point have it there."""
+    from pyarrow import compute
+
+    pointed = compute.filter(texts, compute.match_substring(texts, "."))
+    is_thousand = compute.match_substring_regex(pointed, r"^[+-]?[0-9]{1,3}\.[0-9]{3}$")
+    return pointed[0].as_py() if len(pointed) and compute.all(is_thousand).as_py() else None
 
 
 def _unpacked(path: Path, budget: Budget) -> bytes:
@@ -157,6 +172,7 @@ def read_excel(path: Path, budget: Budget) -> Table:
     if not rows:
         raise FedcladeError(f"{path}: its first sheet is empty: write it again, or leave it out")
     header, *cells = rows
+    cells = [tuple(value.strip() if isinstance(value, str) else value for value in row) for row in cells]
     frame = pd.DataFrame([[None if value in GAPS else value for value in row] for row in cells], dtype=object)
     frame = frame.reindex(columns=range(width)).infer_objects()
     table = Table.of_frame(frame.set_axis(["" if name is None else str(name).strip() for name in header], axis=1))

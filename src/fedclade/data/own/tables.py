@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedclade.data.options import DataOptions
 from fedclade.data.preprocessing import Columns
 from fedclade.errors import FedcladeError, listed
 
@@ -44,9 +45,15 @@ class Table:
         kept = [k for k, name in enumerate(self.names) if name not in gone]
         return replace(self, names=[self.names[k] for k in kept], columns=[self.columns[k] for k in kept])
 
-    def with_gaps(self, gaps: Sequence[str]) -> "Table":
-        """Nothing where it holds what a person says means a missing value."""
-        return replace(self, columns=[_with_gaps(column, self.raw, gaps) for column in self.columns]) if gaps else self
+    def read_as(self, options: DataOptions) -> "Table":
+        """As a person says: nothing where a value means that it is missing, and numbers of categories written alike."""
+        columns = (
+            [_with_gaps(column, self.raw, options.gaps) for column in self.columns] if options.gaps else self.columns
+        )
+        if self.raw and options.categorical:  # where others are missing, programs write 1 as 1.0
+            pairs = zip(self.names, columns, strict=True)
+            columns = [_without_points(column) if name in options.categorical else column for name, column in pairs]
+        return replace(self, columns=columns)
 
     def take(self, rows: np.ndarray) -> "Table":
         return replace(self, columns=[column.take(rows) for column in self.columns])
@@ -78,6 +85,12 @@ def _with_gaps(column: Any, raw: bool, gaps: Sequence[str]) -> Any:
         return column
     written = np.array([float(gap) for gap in gaps if is_written_number(gap)])
     return compute.if_else(pa.array(np.isin(numbers, written)), pa.scalar(None, column.type), column)
+
+
+def _without_points(texts: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.replace_substring_regex(texts, r"^([+-]?[0-9]+)\.0*$", r"\1")
 
 
 def is_written_number(text: str) -> bool:
@@ -154,7 +167,8 @@ def texts_of(column: Any) -> np.ndarray:
 
         coded = column if pa.types.is_dictionary(column.type) else compute.dictionary_encode(column)
         coded = coded.unify_dictionaries().combine_chunks()
-        words = [None if word is None else str(word) for word in coded.dictionary.to_pylist()]
+        found = coded.dictionary.to_pylist()
+        words = [_written(word) if isinstance(word, float) else word if word is None else str(word) for word in found]
         return np.array([*words, None], dtype=object)[compute.fill_null(coded.indices, len(words)).to_numpy()]
     if is_exact(column):
         return np.array([None if value is None else str(value) for value in column.to_pylist()], dtype=object)
