@@ -277,3 +277,19 @@ def planted_alone() -> Any:
     from synthetic import planted
 
     return planted(n_clients=4, n_groups=4, rows=60)
+
+
+def test_few_rows_and_the_usual_length_of_training_are_remarked_on(tmp_path: Path) -> None:
+    def remarks(**settings: Any) -> list[str]:
+        task = {"task": "regression", "data_options": {"label": "price"}, "method": "fedavg", "evaluate_every": 0}
+        result = fedclade.run(towns(tmp_path / "towns"), workers=1, **{**task, **settings})
+        return [remark for remark in result.record["remarks"] if "few rows" in remark]
+
+    (remark,) = remarks()  # 38 rows are 3 batches
+    assert "train on 38 (median), which makes 60 steps in 10 rounds" in remark
+    assert "local_epochs=7" in remark
+    assert "30 steps" in remarks(participation=0.5)[0]
+    for said in ({"rounds": 1}, {"training": {"local_epochs": 7}}, {"training": {"batch_size": 4}}):
+        assert not remarks(**said)
+    pooled = {"task": "classification", "data_options": {"label": "garden"}, "method": "centralized"}
+    assert not remarks(**pooled)  # in one place there are the rows of all

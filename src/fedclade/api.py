@@ -17,6 +17,7 @@ from fedclade.assembly import (
     make_federation,
     make_networks,
     model_name,
+    too_short,
 )
 from fedclade.clients.tasks import Training
 from fedclade.data import Federation, fingerprint
@@ -108,7 +109,7 @@ def _begun(
         columns=federation.columns,
         label_counts=None if counts is None else counts.tolist(),
         preprocessing=federation.preprocessing.model_dump(mode="json") if federation.preprocessing else None,
-        remarks=list(federation.remarks),
+        remarks=[*federation.remarks, *too_short(settings, federation)],
         task=ready.task,
     )
     folder = RunFolder.create(out, record)

@@ -1,5 +1,6 @@
 """One place that makes a run from its settings: federation, networks, engine, loop. Every way in comes through here."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from fedclade.ask import Engine
 
 
+FEW_STEPS, ENOUGH_STEPS = 100, 200  # of a client in a run: with fewer, networks have hardly begun to learn
+MOST_EPOCHS = 20  # that are proposed in a round
 FEW_CLIENTS = 5_000  # of whom the locally trained models are kept unless a run says otherwise
 
 
@@ -43,6 +46,23 @@ def fitted(settings: Settings, federation: Federation) -> Settings:
         return settings
     told = [label_statistics(federation.y[client.train]) for client in federation.clients]
     return settings.model_copy(update={"task": settings.task.fitted(told)})
+
+
+def too_short(settings: Settings, federation: Federation) -> list[str]:
+    """A remark where nobody has said how long clients train, and the usual length is short for the rows they have."""
+    training, about = settings.training, getattr(settings.method, "about", None)
+    is_said = "rounds" in settings.model_fields_set or {"local_epochs", "batch_size"} & training.model_fields_set
+    if is_said or (about is not None and about.sends == "raw rows"):
+        return []
+    rows = int(np.median([len(client.train) for client in federation.clients]))
+    each = settings.rounds * settings.participation * math.ceil(rows / training.batch_size)  # steps by 1 epoch a round
+    steps, epochs = round(each * training.local_epochs), min(math.ceil(ENOUGH_STEPS / each), MOST_EPOCHS)
+    if steps >= FEW_STEPS:
+        return []
+    return [
+        f"few rows: clients train on {rows} (median), which makes {steps} steps in {settings.rounds} rounds, where "
+        f"networks may need {ENOUGH_STEPS}: see whether training.local_epochs={epochs} or more rounds serve better"
+    ]
 
 
 def make_networks(
