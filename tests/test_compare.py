@@ -121,8 +121,10 @@ def test_cells_of_one_experiment_need_no_warning(finished: tuple[Path, dict[str,
 
 
 def test_a_study_of_which_no_run_ends_says_why(tmp_path: Path) -> None:
-    pd.DataFrame({"age": [1, 2, 3], "label": [0, 1, 0]}).to_csv(tmp_path / "a.csv", index=False)
-    settings = {"data": f"folder:{tmp_path}", "rounds": 0, "data_options": {"label": "nope"}}
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    pd.DataFrame({"age": [1, 2, 3], "label": [0, 1, 0]}).to_csv(rows / "a.csv", index=False)
+    settings = {"data": f"folder:{rows}", "rounds": 0, "data_options": {"label": "nope"}}
     cells = [{"label": name, "method": name} for name in ("fedavg", "local")]
     study = Study.of({"cells": cells, "seeds": (0,), "settings": settings})
     refused(compare(study, tmp_path / "out", workers=1).write, "no run of the study", "data.label is 'nope'")

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 import fedclade
 from expect import refused
 from fedclade.cli import app
+from fedclade.compare.running import compare
+from fedclade.compare.study import Cell, Study
 from fedclade.data import federation_of
 from fedclade.data.options import DataOptions
 from fedclade.errors import FedcladeError
@@ -279,17 +281,37 @@ def planted_alone() -> Any:
     return planted(n_clients=4, n_groups=4, rows=60)
 
 
-def test_few_rows_and_the_usual_length_of_training_are_remarked_on(tmp_path: Path) -> None:
-    def remarks(**settings: Any) -> list[str]:
-        task = {"task": "regression", "data_options": {"label": "price"}, "method": "fedavg", "evaluate_every": 0}
-        result = fedclade.run(towns(tmp_path / "towns"), workers=1, **{**task, **settings})
-        return [remark for remark in result.record["remarks"] if "few rows" in remark]
+def test_few_rows_are_gone_through_more_often_where_nobody_has_said_how_often(tmp_path: Path) -> None:
+    task = {"task": "regression", "data_options": {"label": "price"}, "method": "fedavg", "evaluate_every": 0}
 
-    (remark,) = remarks()  # 38 rows are 3 batches
-    assert "train on 38 (median), which makes 60 steps in 10 rounds" in remark
-    assert "local_epochs=7" in remark
-    assert "30 steps" in remarks(participation=0.5)[0]
-    for said in ({"rounds": 1}, {"training": {"local_epochs": 7}}, {"training": {"batch_size": 4}}):
-        assert not remarks(**said)
+    def run(**settings: Any) -> tuple[int, list[str]]:
+        result = fedclade.run(towns(tmp_path / "towns"), workers=1, **{**task, **settings})
+        said = [remark for remark in result.record["remarks"] if "few rows" in remark]
+        return result.settings["training"]["local_epochs"], said
+
+    epochs, (remark,) = run()  # 38 rows are 3 batches
+    assert epochs == 7
+    assert "(38, the median): clients go through them 7 times a round, not 2, for 210 steps in place of 60" in remark
+    assert run(participation=0.5)[0] == 14
+    for said in ({"rounds": 1}, {"training": {"local_epochs": 2}}, {"training": {"batch_size": 4}}):
+        assert run(**said) == (2, [])
     pooled = {"task": "classification", "data_options": {"label": "garden"}, "method": "centralized"}
-    assert not remarks(**pooled)  # in one place there are the rows of all
+    assert run(**pooled) == (2, [])  # in one place there are the rows of all
+
+    stopped = tmp_path / "stopped"  # what was settled stays so, also with more rounds
+    fedclade.run(towns(tmp_path / "towns"), workers=1, **task, out=stopped)
+    assert fedclade.resume(stopped, rounds=11, workers=1).settings["training"]["local_epochs"] == 7
+
+
+def test_a_study_knows_its_runs_again_whose_length_they_settled(tmp_path: Path) -> None:
+    study = Study(
+        cells=(Cell.model_validate({"label": "all", "method": "fedavg"}),),
+        settings={"data": towns(tmp_path / "towns"), "data_options": {"label": "garden"}, "evaluate_every": 0},
+        seeds=(0,),
+    )
+    first = compare(study, tmp_path / "out", workers=1)
+    assert not first.failures
+    again = compare(study, tmp_path / "out", workers=1)
+    assert again.table()["label"].tolist() == ["all"]
+    longer = study.model_copy(update={"settings": {**study.settings, "training": {"local_epochs": 3}}})
+    assert [run.mark for run in longer.runs(tmp_path)] != [run.mark for run in study.runs(tmp_path)]

@@ -13,11 +13,11 @@ from fedclade.assembly import (
     check_task,
     fitted,
     go,
+    long_enough,
     make_engine,
     make_federation,
     make_networks,
     model_name,
-    too_short,
 )
 from fedclade.clients.tasks import Training
 from fedclade.data import Federation, fingerprint
@@ -90,6 +90,7 @@ def _begun(
             raise FedcladeError("on real processes run the baselines, fedavg and local, by themselves")
         return _on_real_processes(settings, out)
     federation = make_federation(settings, data)
+    settings, said = long_enough(settings, [len(client.train) for client in federation.clients])
     check_number_of_clusters(settings.method, len(federation))
     if isinstance(data, str) and settings.workers > 1:
         federation = federation.shared()
@@ -109,7 +110,7 @@ def _begun(
         columns=federation.columns,
         label_counts=None if counts is None else counts.tolist(),
         preprocessing=federation.preprocessing.model_dump(mode="json") if federation.preprocessing else None,
-        remarks=[*federation.remarks, *too_short(settings, federation)],
+        remarks=[*federation.remarks, *said],
         task=ready.task,
     )
     folder = RunFolder.create(out, record)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 FEW_STEPS, ENOUGH_STEPS = 100, 200  # of a client in a run: with fewer, networks have hardly begun to learn
-MOST_EPOCHS = 20  # that are proposed in a round
+MOST_EPOCHS = 20  # in a round, where a run chooses
 FEW_CLIENTS = 5_000  # of whom the locally trained models are kept unless a run says otherwise
 
 
@@ -48,21 +48,23 @@ def fitted(settings: Settings, federation: Federation) -> Settings:
     return settings.model_copy(update={"task": settings.task.fitted(told)})
 
 
-def too_short(settings: Settings, federation: Federation) -> list[str]:
-    """A remark where nobody has said how long clients train, and the usual length is short for the rows they have."""
-    training, about = settings.training, getattr(settings.method, "about", None)
-    is_said = "rounds" in settings.model_fields_set or {"local_epochs", "batch_size"} & training.model_fields_set
-    if is_said or (about is not None and about.sends == "raw rows"):
-        return []
-    rows = int(np.median([len(client.train) for client in federation.clients]))
-    each = settings.rounds * settings.participation * math.ceil(rows / training.batch_size)  # steps by 1 epoch a round
-    steps, epochs = round(each * training.local_epochs), min(math.ceil(ENOUGH_STEPS / each), MOST_EPOCHS)
+def long_enough(settings: Settings, rows: Sequence[int]) -> tuple[Settings, list[str]]:
+    """The settings with as many epochs as clients' numbers of rows ask for, where nobody has said how long they train.
+
+    Two epochs of few rows are so few steps that networks would hardly begin to learn. What is done is said.
+    """
+    if not settings.is_open_ended or settings.method.about.sends == "raw rows" or not rows:
+        return settings, []
+    training, usual = settings.training, round(float(np.median(rows)))
+    by_one_epoch = settings.rounds * settings.participation * max(math.ceil(usual / training.batch_size), 1)
+    steps, epochs = by_one_epoch * training.local_epochs, min(math.ceil(ENOUGH_STEPS / by_one_epoch), MOST_EPOCHS)
     if steps >= FEW_STEPS:
-        return []
-    return [
-        f"few rows: clients train on {rows} (median), which makes {steps} steps in {settings.rounds} rounds, where "
-        f"networks may need {ENOUGH_STEPS}: see whether training.local_epochs={epochs} or more rounds serve better"
-    ]
+        return settings, []
+    said = (
+        f"few rows ({usual}, the median): clients go through them {epochs} times a round, not {training.local_epochs}, "
+        f"for {by_one_epoch * epochs:.0f} steps in place of {steps:.0f} (training.local_epochs sets another number)"
+    )
+    return settings.training_for(epochs), [said]
 
 
 def make_networks(

@@ -157,6 +157,16 @@ class Settings(BaseModel):
         return self
 
     @property
+    def is_open_ended(self) -> bool:
+        """Whether nobody has said how long clients train, so that the run may: see `assembly.long_enough`."""
+        said = {"local_epochs", "batch_size"} & self.training.model_fields_set
+        return "rounds" not in self.model_fields_set and not said
+
+    def training_for(self, epochs: int) -> "Settings":
+        """The same settings with another number of epochs in a round."""
+        return self.model_copy(update={"training": self.training.model_copy(update={"local_epochs": epochs})})
+
+    @property
     def pace(self) -> Training:
         """How clients train, with a schedule that ends with the run."""
         return self.training.for_run(self.rounds)

@@ -332,8 +332,8 @@ def test_a_greeting_without_sense_is_passed_over(rows: Path) -> None:
 def test_what_a_node_tells_and_what_it_holds(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = report_of(held_by({"data": f"folder:{rows / 'late'}"}), {"data": f"folder:{rows / 'late'}"})
     assert told["client"] == "c4"
-    nothing_of_rows = {"client", "input_shape", "dtype", "classes", "columns", "scaling", "group"}
-    assert set(told) == nothing_of_rows
+    nothing_of_a_row = {"client", "input_shape", "dtype", "classes", "columns", "scaling", "group", "rows"}
+    assert set(told) == nothing_of_a_row
     part = own_rows({"data": "digits", "split": "label-groups:2", "clients": 3, "partition-id": 1})
     assert part.names == ("client-001",)
     assert len(part.x) == len(part.clients[0].train) + len(part.clients[0].test)

@@ -41,7 +41,7 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # how steps follow from gradients
-    local_epochs: Annotated[int, Field(ge=0)] = 2  # times that a client goes through its rows in a round
+    local_epochs: Annotated[int, Field(ge=0)] = 2  # times a round goes through a client's rows; more of few
     batch_size: Annotated[int, Field(ge=1)] = 16  # rows of a step
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05  # how far a step goes
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of SGD

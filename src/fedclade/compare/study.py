@@ -92,7 +92,10 @@ class PlannedRun:
         if not (self.path / "settings.json").is_file():
             return
         made = self.folder.settings["settings"]
-        wanted = settings_from(self.settings).model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
+        asked = settings_from(self.settings)
+        if asked.is_open_ended:  # the run has settled it
+            asked = asked.training_for(made["training"]["local_epochs"])
+        wanted = asked.model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
         if wanted["model"] is None:  # the default, whose name is recorded
             wanted["model"] = made["model"]
         before, now = flat(made), flat(wanted)

@@ -152,7 +152,7 @@ def _chosen(names: Sequence[str], name: str, where: str) -> str:
 
 
 def report_of(held: Federation | Gathered, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a node tells of itself before a run: not a row, not how many of which class."""
+    """What a node tells of itself before a run: not a row, and of how many only in all."""
     is_named = "name" in config or "partition-id" in config or str(config["data"]).partition(":")[0] == "folder"
     client = held.clients[0] if isinstance(held, Federation) else held.members[0]
     x = held.x if isinstance(held, Federation) else held.clients[0].x
@@ -165,6 +165,7 @@ def report_of(held: Federation | Gathered, config: Mapping[str, Any]) -> dict[st
         "columns": kinds,  # of a table, and whether each holds numbers or text
         "scaling": held.options.scaling if isinstance(held, Gathered) else "none",
         "group": client.group,
+        "rows": len(client.train),
     }
 
 

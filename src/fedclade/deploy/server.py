@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclade.assembly import check_labels, check_number_of_clusters, go, make_networks, model_name
+from fedclade.assembly import (
+    check_labels,
+    check_number_of_clusters,
+    go,
+    long_enough,
+    make_networks,
+    model_name,
+)
 from fedclade.clients.memory import Memory
 from fedclade.clients.runtime import ClientRuntime
 from fedclade.data import Preprocessing
@@ -121,6 +128,9 @@ def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
     features = preprocessing.features if preprocessing is not None else ()
     shape = (len(features), *reports[0].input_shape[1:]) if features else reports[0].input_shape
     clients = [report.client for report in reports]
+    settings, said = long_enough(settings, [min(report.rows, settings.rows or report.rows) for report in reports])
+    for remark in said:
+        print(f"note: {remark}", flush=True)
     check_number_of_clusters(settings.method, len(clients))
     networks = make_networks(settings, settings.model, clients, shape, len(classes))
     if model_name(networks.specs) == IN_PYTHON:
@@ -135,6 +145,7 @@ def _begin(out: Path, settings: Settings, registry: NodeRegistry) -> RunFolder:
         input_shape=shape,
         columns=features if reports[0].columns else (),
         preprocessing=preprocessing and preprocessing.model_dump(mode="json"),
+        remarks=said,
         task=task,
         statistics={"bytes": size},  # what nodes told for it, before the first round
         nodes=dict(registry.bound),
@@ -148,7 +159,8 @@ def _as_begun(folder: RunFolder, settings: Settings) -> Settings:
     if begun.engine != "flower":
         raise FedcladeError(f"{folder.path} holds a run that was not on Flower nodes: choose another `out`")
     now = begun.model_copy(update={"rounds": settings.rounds, "timeout": settings.timeout})
-    ours, theirs = with_settings(folder.settings, now)["settings"], settings.model_dump(mode="json")
+    asked = settings.training_for(begun.training.local_epochs) if settings.is_open_ended else settings
+    ours, theirs = with_settings(folder.settings, now)["settings"], asked.model_dump(mode="json")
     free = {"clients"} | ({"model"} if settings.model is None else set())
     changed = [name for name in ours if name not in free and ours[name] != theirs[name]]
     if changed:

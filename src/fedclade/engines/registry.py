@@ -42,6 +42,7 @@ class Report:
     columns: Mapping[str, Any] = field(default_factory=dict)  # of a table: its columns, and what each holds
     scaling: str = "none"  # how its owner's kind of data are scaled
     group: int | None = None
+    rows: int = 0  # that it trains on
 
 
 @dataclass
@@ -94,19 +95,20 @@ class NodeRegistry:
             told = told_in(reply)
             shape, classes = tuple(map(int, told["input_shape"])), tuple(map(str, told["classes"]))
             columns, scaling = {str(name): str(kind) for name, kind in told["columns"].items()}, str(told["scaling"])
-            group = None if told["group"] is None else int(told["group"])
+            group, rows = None if told["group"] is None else int(told["group"]), int(told["rows"])
             if (
                 not 0 < prod(shape) <= LARGEST_ROW
                 or told["dtype"] not in ("uint8", "float32", "int32")
                 or len(classes) > 10**5
+                or rows < 0
             ):
-                raise ValueError(f"rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
+                raise ValueError(f"{rows} rows of shape {shape} and type {told['dtype']}, {len(classes)} classes")
             if columns and (len(columns),) != shape:
                 raise ValueError(f"{len(columns)} names of columns for rows of shape {shape}")
             online = self.online.get(node, Online())
             mark = f"key-{sha256(online.key.encode()).hexdigest()[:12]}" if self.keys and online.key else f"node-{node}"
             name = str(told["client"])[:200] or (online.name if self.keys else "") or mark
-            return Report(name, node, online.key, shape, str(told["dtype"]), classes, columns, scaling, group)
+            return Report(name, node, online.key, shape, str(told["dtype"]), classes, columns, scaling, group, rows)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             print(f"node {node} cannot take part: its greeting makes no sense ({error!r})", flush=True)
             return None
