@@ -303,10 +303,14 @@ def test_few_rows_are_gone_through_more_often_where_nobody_has_said_how_often(tm
     assert fedclade.resume(stopped, rounds=11, workers=1).settings["training"]["local_epochs"] == 7
 
 
-def test_a_study_knows_its_runs_again_whose_length_they_settled(tmp_path: Path) -> None:
+def test_a_study_knows_its_runs_again_whose_length_and_place_they_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    towns(Path("towns"))
     study = Study(
         cells=(Cell.model_validate({"label": "all", "method": "fedavg"}),),
-        settings={"data": towns(tmp_path / "towns"), "data_options": {"label": "garden"}, "evaluate_every": 0},
+        settings={"data": "folder:towns", "data_options": {"label": "garden"}, "evaluate_every": 0},
         seeds=(0,),
     )
     first = compare(study, tmp_path / "out", workers=1)

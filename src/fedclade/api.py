@@ -97,7 +97,7 @@ def _begun(
     networks = make_networks(settings, model, federation.names, federation.input_shape, federation.n_classes)
     ready = fitted(settings, federation)
     check_task(ready, federation, networks)
-    settings = _from_anywhere(settings.model_copy(update={"model": model_name(networks.specs)}))
+    settings = settings.model_copy(update={"model": model_name(networks.specs)}).from_anywhere()
     counts = federation.label_counts()
     record = run_record(
         settings,
@@ -121,22 +121,6 @@ def _begun(
     except FedcladeError:
         folder.discard_unbegun()
         raise
-
-
-def _from_anywhere(settings: Settings) -> Settings:
-    """The same settings with paths that hold from any directory."""
-
-    def whole(path: str) -> str:
-        return str(Path(path).expanduser().absolute())
-
-    kind, _, path = settings.data.partition(":")
-    changes: dict[str, Any] = {"data": f"{kind}:{whole(path)}"} if kind in ("folder", "table") and path else {}
-    if settings.data_dir is not None:
-        changes["data_dir"] = whole(settings.data_dir)
-    probe = getattr(settings.method, "probe_file", None)
-    if probe is not None:
-        changes["method"] = settings.method.model_copy(update={"probe_file": whole(probe)})
-    return settings.model_copy(update=changes)
 
 
 def _gone(

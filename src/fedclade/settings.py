@@ -166,6 +166,21 @@ class Settings(BaseModel):
         """The same settings with another number of epochs in a round."""
         return self.model_copy(update={"training": self.training.model_copy(update={"local_epochs": epochs})})
 
+    def from_anywhere(self) -> "Settings":
+        """The same settings with paths that hold from any directory."""
+
+        def whole(path: str) -> str:
+            return str(Path(path).expanduser().absolute())
+
+        kind, _, path = self.data.partition(":")
+        changes: dict[str, Any] = {"data": f"{kind}:{whole(path)}"} if kind in ("folder", "table") and path else {}
+        if self.data_dir is not None:
+            changes["data_dir"] = whole(self.data_dir)
+        probe = getattr(self.method, "probe_file", None)
+        if probe is not None:
+            changes["method"] = self.method.model_copy(update={"probe_file": whole(probe)})
+        return self.model_copy(update=changes)
+
     @property
     def pace(self) -> Training:
         """How clients train, with a schedule that ends with the run."""

@@ -92,7 +92,7 @@ class PlannedRun:
         if not (self.path / "settings.json").is_file():
             return
         made = self.folder.settings["settings"]
-        asked = settings_from(self.settings)
+        asked = settings_from(self.settings).from_anywhere()
         if asked.is_open_ended:  # the run has settled it
             asked = asked.training_for(made["training"]["local_epochs"])
         wanted = asked.model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})
