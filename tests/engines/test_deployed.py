@@ -98,6 +98,21 @@ def test_every_method_gives_the_same_weights_as_in_one_process(name: str, rows: 
                 np.testing.assert_array_equal(kept[tensor], values)
 
 
+def test_few_rows_are_gone_through_as_often_as_in_one_process(rows: Path, tmp_path: Path, capsys: Any) -> None:
+    config = {name: value for name, value in CONFIG.items() if name not in ("rounds", "training.local-epochs")}
+    config |= {"method.name": "fedavg", "out": str(tmp_path / "run"), "set": "evaluate_every=0 rows=30"}
+    folder = serve(grid_of(rows), config)
+    said = "few rows (30, the median): clients go through them 10 times a round, not 2"
+    assert said in capsys.readouterr().out
+    folder = serve(grid_of(rows), config)  # it goes on as it began
+    assert said in folder.settings["remarks"][0]
+    local = api.run(f"folder:{rows / 'all'}", method="fedavg", workers=1, evaluate_every=0, rows=30)
+    ours, theirs = folder.last_checkpoint(), local.folder.last_checkpoint()
+    assert ours is not None
+    assert theirs is not None
+    np.testing.assert_array_equal(ours[1]["clusters"]["models"][0], theirs[1]["clusters"]["models"][0])
+
+
 ALIGNED = {"method.name": "fedstack", "set": "method.layout=aligned method.n_clusters=2 method.seats=3"}
 
 
