@@ -244,8 +244,8 @@ PAPER = Paper(
                 "The paper counts rounds until this accuracy is reached, but not how nearly: here within a point. It "
                 "claims fewer rounds; its accuracies are like IFCA's, by its own numbers now above and now below.",
                 "One epoch is 3 to 7 steps of rate 0.01 here (290 to 640 rows of MNIST, batches of 100). With so few, "
-                "FedAvg, and clusters in which every second row has one label, still improve in round 50; the paper's end "
-                "comes in rounds 2 to 24: its clients seem to take more or longer steps than it tells.",
+                "FedAvg, and clusters in which every second row has one label, still improve in round 50; the paper's "
+                "end comes in rounds 2 to 24: its clients seem to take more or longer steps than it tells.",
                 AT_THE_THRESHOLD,
                 FMTL_HERE,
             ),
