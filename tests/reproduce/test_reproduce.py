@@ -26,7 +26,7 @@ from fedclade.reproduce.finished import (
 )
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
-from fedclade.reproduce.layers import told_apart
+from fedclade.reproduce.layers import most_stable, told_apart
 from fedclade.reproduce.making import Listener
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.page import Line, Page
@@ -352,3 +352,14 @@ def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
     run = cast(Finished, watched)
     assert told_apart("before", run) == 0.5  # rounds 3 to 7: the window is steady from round 8 on
     assert told_apart("after", run) == 1.0
+
+
+def test_clients_that_are_stable_at_once_are_counted_layer_by_layer() -> None:
+    calm, restless = 0.04, 0.06  # of rate 0.1 the threshold is 0.05
+    rounds = {
+        5: {"values": np.array([[calm, restless], [restless, calm], [np.nan, calm]])},
+        6: {"values": np.array([[calm, restless], [restless, restless], [calm, calm]])},
+    }
+    settings = {"training": {"learning_rate": 0.1}}
+    assert most_stable(cast(Finished, SimpleNamespace(settings=settings, kept=lambda name: rounds))) == 2
+    assert most_stable(cast(Finished, SimpleNamespace(settings=settings, kept=lambda name: {}))) is None

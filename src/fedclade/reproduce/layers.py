@@ -54,6 +54,13 @@ def changes(run: Finished) -> Series:
     return {layer: (deciles, list(map(float, record["change"][k]))) for k, layer in enumerate(record["layers"])}
 
 
+def most_stable(run: Finished) -> float | None:
+    """The largest number of clients that were stable in one layer at the same time: a split needs all of a cluster."""
+    limit = STABLE * run.settings["training"]["learning_rate"]
+    kept = run.kept("stability").values()
+    return max((float((record["values"] < limit).sum(axis=0).max()) for record in kept), default=None)
+
+
 def told_apart(when: str, run: Finished) -> float | None:
     """Share of the clients of the first two groups that a split by signs puts on the right side.
 

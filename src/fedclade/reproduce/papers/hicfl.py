@@ -18,7 +18,15 @@ from fedclade.reproduce.kinds import (
     Maps,
     Measure,
 )
-from fedclade.reproduce.layers import WATCH, changes, layer_maps, loss_and_stability, told_apart, weights_by_layer
+from fedclade.reproduce.layers import (
+    WATCH,
+    changes,
+    layer_maps,
+    loss_and_stability,
+    most_stable,
+    told_apart,
+    weights_by_layer,
+)
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.scale import Layer, Scale, merged
 
@@ -203,11 +211,16 @@ PAPER = Paper(
             but="three of the paper's numbers are lost",
             rows={"MTCFL": METHODS["MTCFL"], **HICFL},
             columns=ALL,
-            measures=(LAST_CHANGE.beside(stated("hicfl", "table3", BOTH_RULES)), CLUSTERS),
+            measures=(
+                LAST_CHANGE.beside(stated("hicfl", "table3", BOTH_RULES)),
+                CLUSTERS,
+                Measure("clients stable at once, at most", most_stable, digits=0),
+            ),
             notes=(
                 "Three of the paper's numbers are lost in the text at hand; one of those beside 36 is 7.",
                 MTCFL_HERE,
-                "0 rounds with 1 cluster means that nothing was ever split.",
+                "0 rounds with 1 cluster means that nothing was ever split: the paper's rule asks that all members of "
+                "a cluster, here 20, be stable in one layer in the same round.",
             ),
         ),
         Grid(
