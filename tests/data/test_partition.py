@@ -243,6 +243,21 @@ def test_non_iid_1_has_the_papers_label_ranges_and_unequal_sizes() -> None:
     assert abs(zeros[0] - zeros[1]) <= 1
 
 
+@pytest.mark.parametrize(("spec", "members"), [("non-iid-1", 5), ("non-iid-2:0.5", 5), ("non-iid-3", 10)])
+def test_members_are_the_more_alike_the_larger_alpha_is(spec: str, members: int) -> None:
+    def unlike(alpha: str) -> float:
+        """How far the label shares of a group's members lie apart: half of the L1 distance to their mean."""
+        counts = np.concatenate(
+            [partition(images(per_class=3000), f"{spec}{alpha}", 20, seed).label_counts() for seed in range(3)]
+        )
+        shares = (counts / counts.sum(axis=1, keepdims=True)).reshape(-1, members, 10)
+        return float(np.abs(shares - shares.mean(axis=1, keepdims=True)).sum(axis=-1).mean() / 2)
+
+    assert unlike(":1") == unlike("")  # the paper's
+    assert unlike(":0.001") > 1.5 * unlike(":1") > 5 * unlike(":100")
+    assert unlike(":1000000") < 0.01
+
+
 @pytest.mark.parametrize("classes", [4, 6, 100])
 def test_non_iid_1_scales_to_other_numbers_of_labels(classes: int) -> None:
     federation = partition(images(classes=classes), "non-iid-1", 8)

@@ -77,16 +77,22 @@ def by_weight(request: Request, weights: np.ndarray) -> np.ndarray:
     return counts
 
 
-def dirichlet_in_groups(request: Request, group: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Counts where groups that hold a label get equal parts of it, and a group's clients Dirichlet(1) parts of that.
+def dirichlet_in_groups(request: Request, group: np.ndarray, held: np.ndarray, alpha: float = 1.0) -> np.ndarray:
+    """Counts where groups that hold a label get equal parts of it, and a group's clients Dirichlet(alpha) parts of that.
 
-    `held` is (groups, classes). Clients of a group have the same labels, in unlike numbers and proportions.
+    `held` is (groups, classes). Clients of a group have the same labels, in numbers and proportions that are the more
+    alike the larger alpha is.
     """
-    weights = request.rng.standard_exponential((request.clients, request.classes)) * held[group]
+    weights = np.where(held[group], gamma_weights(request, alpha), 0)
     for number in range(len(held)):
         members = group == number
         weights[members] /= np.where(held[number], weights[members].sum(axis=0), 1)
     return topped_up(by_weight(request, weights), request.smallest, held[group])
+
+
+def gamma_weights(request: Request, alpha: float) -> np.ndarray:
+    """(clients, classes) weights above 0 that, divided by their sum over either, are a draw of Dirichlet(alpha)."""
+    return np.maximum(request.rng.standard_gamma(alpha, (request.clients, request.classes)), np.finfo(float).tiny)
 
 
 def topped_up(counts: np.ndarray, smallest: int, allowed: np.ndarray) -> np.ndarray:

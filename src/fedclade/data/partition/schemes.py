@@ -15,6 +15,7 @@ from fedclade.data.partition.allocation import (
     by_weight,
     dirichlet_in_groups,
     dominated,
+    gamma_weights,
     topped_up,
 )
 from fedclade.data.partition.registry import Argument, Split, add, registered
@@ -25,6 +26,8 @@ DRAWS = 100  # of a Dirichlet; the papers' settings need about three, then rows 
 SETS_OF_LONERS = (2, 3, 4, 5)  # how many labels they may hold
 
 FRACTION = Argument("FRACTION", up_to=1)
+ALPHA = Argument("ALPHA", up_to=1e6)
+INSIDE = replace(ALPHA, optional=True)  # of the Dirichlet inside groups: 1 in the paper, 100 for members that are alike
 GROUPS = Argument("GROUPS", whole=True)
 
 FEDAVG = "FedAvg (AISTATS 2017)"
@@ -41,7 +44,7 @@ def iid(request: Request) -> Allocation:
     return Allocation(request.counted(clients, labels), np.zeros(request.clients, dtype=int))
 
 
-@registered("dirichlet:0.1", Argument("ALPHA", up_to=1e6), paper=NIID_BENCH)
+@registered("dirichlet:0.1", ALPHA, paper=NIID_BENCH)
 def dirichlet(request: Request, alpha: float) -> Allocation:
     """non-IID labels: each label's rows by Dirichlet(ALPHA) over the clients, unlike for a small ALPHA; no groups"""
     best = _dirichlet_draw(request, alpha)
@@ -138,34 +141,34 @@ def unequal(request: Request, groups: int) -> Allocation:
     return Allocation(topped_up(by_weight(request, held[group] * sizes[:, None]), request.smallest, held[group]), group)
 
 
-@registered("non-iid-1", paper=HICFL)
-def non_iid_1(request: Request) -> Allocation:
-    """non-IID labels and sizes: four groups, labels 0-3, 3-6, 4-9, 0-9 of ten (or scaled), Dirichlet(1) inside"""
+@registered("non-iid-1", INSIDE, paper=HICFL)
+def non_iid_1(request: Request, alpha: float = 1.0) -> Allocation:
+    """non-IID labels and sizes: four groups, labels 0-3, 3-6, 4-9, 0-9 of ten (or scaled), Dirichlet(ALPHA) inside"""
     request.need_labels(4, "non-iid-1")
     group = request.groups_side_by_side(4, "non-iid-1")
     held = np.zeros((4, request.classes), dtype=bool)
     for number, (first, end) in enumerate(((0, 4), (3, 7), (4, 10), (0, 10))):
         held[number, first * request.classes // 10 : -(-end * request.classes // 10)] = True
-    return Allocation(dirichlet_in_groups(request, group, held), group)
+    return Allocation(dirichlet_in_groups(request, group, held, alpha), group)
 
 
-@registered("non-iid-2:0.5", FRACTION, paper=HICFL)
-def non_iid_2(request: Request, fraction: float) -> Allocation:
-    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), the rest by Dirichlet(1)"""
+@registered("non-iid-2:0.5", FRACTION, INSIDE, paper=HICFL)
+def non_iid_2(request: Request, fraction: float, alpha: float = 1.0) -> Allocation:
+    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), the rest by Dirichlet(ALPHA)"""
     request.need_labels(4, "non-iid-2")
     group = request.groups_side_by_side(4, "non-iid-2")
-    label_weights = request.rng.standard_exponential((request.clients, request.classes))  # normalised: Dirichlet(1)
+    label_weights = gamma_weights(request, alpha)
     size_weights = request.rng.uniform(0.5, 1.5, request.clients)  # the paper: sizes differ; not by how much
     return Allocation(dominated(request, group, fraction, label_weights, size_weights), group)
 
 
-@registered("non-iid-3", paper=HICFL, turns_images=True)
-def non_iid_3(request: Request) -> Allocation:
-    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; labels by Dirichlet(1)"""
+@registered("non-iid-3", INSIDE, paper=HICFL, turns_images=True)
+def non_iid_3(request: Request, alpha: float = 1.0) -> Allocation:
+    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; labels by Dirichlet(ALPHA)"""
     turns = (0, 1, 2, 3) if request.colour else (0, 2)
     group = request.groups_side_by_side(len(turns), "non-iid-3")
     held = np.ones((len(turns), request.classes), dtype=bool)
-    return Allocation(dirichlet_in_groups(request, group, held), group, turns)
+    return Allocation(dirichlet_in_groups(request, group, held, alpha), group, turns)
 
 
 @registered("adacfl-alpha:0.8", FRACTION, replace(GROUPS, optional=True), paper=ADACFL)
