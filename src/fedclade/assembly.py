@@ -56,7 +56,7 @@ def long_enough(settings: Settings, rows: Sequence[int]) -> tuple[Settings, list
     if not settings.is_open_ended or settings.method.about.sends == "raw rows" or not rows:
         return settings, []
     training, usual = settings.training, round(float(np.median(rows)))
-    by_one_epoch = settings.rounds * settings.participation * max(math.ceil(usual / training.batch_size), 1)
+    by_one_epoch = settings.rounds * settings.participation * max(training.steps_an_epoch(usual), 1)
     steps, epochs = by_one_epoch * training.local_epochs, min(math.ceil(ENOUGH_STEPS / by_one_epoch), MOST_EPOCHS)
     if steps >= FEW_STEPS:
         return settings, []

@@ -213,3 +213,14 @@ def test_every_row_is_seen_once_an_epoch() -> None:
     for epoch in batches.reshape(3, -1):
         assert sorted(epoch[epoch >= 0]) == sorted(rows)
     assert not np.array_equal(batches[:3], batches[3:6])
+
+
+def test_a_short_last_batch_can_be_left_out() -> None:
+    dropping = Training(local_epochs=2, batch_size=10, drop_last=True)
+    for rows, steps in ((23, 2), (20, 2), (10, 1), (9, 1), (1, 1), (0, 0)):  # who has no full batch keeps the short one
+        batches = batches_of(np.arange(rows), dropping, np.random.default_rng(0))
+        assert len(batches) == 2 * steps == 2 * dropping.steps_an_epoch(rows)
+        for epoch in batches.reshape(2, -1):
+            seen = epoch[epoch >= 0]
+            assert len(seen) == (min(rows, 10 * steps)) and len(set(seen.tolist())) == len(seen)
+            assert (seen < rows).all()

@@ -58,6 +58,20 @@ def test_weights_do_not_depend_on_the_number_of_workers(federation: Federation, 
     assert history[0].equals(history[2])
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_short_batches_are_taken_or_left_out(tmp_path: Path, federation: Federation, drops: bool) -> None:
+    training = TRAINING.model_copy(update={"drop_last": drops})
+    result = fedclade.run(federation, model="mlp", method="fedavg", training=training, rounds=1)
+    assert result.failures.empty  # server and clients agree on how many steps so many rows are
+    engine = engine_of(federation, tmp_path, 1)
+    answers = engine.answer({name: Train(engine.initial, training=training) for name in engine.clients}, 1)
+    engine.close()
+    for client in federation.clients:
+        full, left = divmod(len(client.train), 8)
+        assert answers[client.name].steps == 2 * (full + (left > 0 and not drops))  # type: ignore[union-attr]
+    assert any(len(client.train) % 8 for client in federation.clients)
+
+
 def test_images_of_a_convolutional_network_too(tmp_path: Path) -> None:
     federation = planted(n_clients=5, shape=(1, 28, 28))
     weights = []

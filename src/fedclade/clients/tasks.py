@@ -43,6 +43,7 @@ class Training(BaseModel):
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"  # how steps follow from gradients
     local_epochs: Annotated[int, Field(ge=0)] = 2  # times a round goes through a client's rows; more of few
     batch_size: Annotated[int, Field(ge=1)] = 16  # rows of a step
+    drop_last: bool = False  # leave out an epoch's last batch where it is shorter, unless it is the only one
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05  # how far a step goes
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5  # of SGD
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # how much weights are pulled to zero
@@ -60,6 +61,11 @@ class Training(BaseModel):
     # A meta step looks for weights from which one step of `inner_rate` does well (Per-FedAvg)
     meta: Literal["none", "first-order", "hessian-free"] = "none"  # of what kind a meta step is
     inner_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01  # how far the step inside a meta step goes
+
+    def steps_an_epoch(self, rows: int) -> int:
+        """Batches in so many rows. A batch of a few rows is a step like any other, only noisier."""
+        full, left = divmod(rows, self.batch_size)
+        return full + (left > 0 and not (self.drop_last and full))
 
     @property
     def unhurried(self) -> "Training":

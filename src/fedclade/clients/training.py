@@ -32,12 +32,10 @@ class Job:
 
 def batches_of(rows: np.ndarray, training: Training, order: np.random.Generator) -> np.ndarray:
     """The rows of every step: each epoch a new order, cut into batches; the last one of an epoch may be shorter."""
-    size = training.batch_size
-    steps = -(-len(rows) // size)
-    table = np.full((training.local_epochs, steps * size), -1, np.int64)
+    table = np.full((training.local_epochs, training.steps_an_epoch(len(rows)) * training.batch_size), -1, np.int64)
     for epoch in table:
-        epoch[: len(rows)] = rows[order.permutation(len(rows))]
-    return table.reshape(-1, size)
+        epoch[: len(rows)] = rows[order.permutation(len(rows))][: len(epoch)]
+    return table.reshape(-1, training.batch_size)
 
 
 def train(

@@ -135,7 +135,7 @@ def _check_steps(task: Train, answer: Trained, expected: Expected) -> None:
     training = task.training or expected.training
     if expected.training is None or training is None:
         return
-    wanted = training.local_epochs * -(-answer.n_samples // training.batch_size)
+    wanted = training.local_epochs * training.steps_an_epoch(answer.n_samples)
     if answer.steps != wanted:
         raise UnfitError("refused", f"took {answer.steps} steps where {answer.n_samples} rows make {wanted}")
 
