@@ -222,5 +222,5 @@ def test_a_short_last_batch_can_be_left_out() -> None:
         assert len(batches) == 2 * steps == 2 * dropping.steps_an_epoch(rows)
         for epoch in batches.reshape(2, -1):
             seen = epoch[epoch >= 0]
-            assert len(seen) == (min(rows, 10 * steps)) and len(set(seen.tolist())) == len(seen)
+            assert len(seen) == len(set(seen.tolist())) == min(rows, 10 * steps)
             assert (seen < rows).all()

@@ -78,7 +78,7 @@ def by_weight(request: Request, weights: np.ndarray) -> np.ndarray:
 
 
 def dirichlet_in_groups(request: Request, group: np.ndarray, held: np.ndarray, alpha: float = 1.0) -> np.ndarray:
-    """Counts where groups that hold a label get equal parts of it, and a group's clients Dirichlet(alpha) parts of that.
+    """Counts where groups that hold a label get equal parts of it, and its clients Dirichlet(alpha) parts of those.
 
     `held` is (groups, classes). Clients of a group have the same labels, in numbers and proportions that are the more
     alike the larger alpha is.

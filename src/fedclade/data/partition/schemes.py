@@ -154,7 +154,7 @@ def non_iid_1(request: Request, alpha: float = 1.0) -> Allocation:
 
 @registered("non-iid-2:0.5", FRACTION, INSIDE, paper=HICFL)
 def non_iid_2(request: Request, fraction: float, alpha: float = 1.0) -> Allocation:
-    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), the rest by Dirichlet(ALPHA)"""
+    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), others by Dirichlet(ALPHA)"""
     request.need_labels(4, "non-iid-2")
     group = request.groups_side_by_side(4, "non-iid-2")
     label_weights = gamma_weights(request, alpha)
@@ -164,7 +164,7 @@ def non_iid_2(request: Request, fraction: float, alpha: float = 1.0) -> Allocati
 
 @registered("non-iid-3", INSIDE, paper=HICFL, turns_images=True)
 def non_iid_3(request: Request, alpha: float = 1.0) -> Allocation:
-    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; labels by Dirichlet(ALPHA)"""
+    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; Dirichlet(ALPHA) labels"""
     turns = (0, 1, 2, 3) if request.colour else (0, 2)
     group = request.groups_side_by_side(len(turns), "non-iid-3")
     held = np.ones((len(turns), request.classes), dtype=bool)
