@@ -143,7 +143,7 @@ TABLES = (
     Full(
         "HiCFL, Table 2",
         "hicfl/table2",
-        stated("hicfl", "table2", hicfl.BOTH_RULES),
+        stated("hicfl", "table2", hicfl.BOTH_RULES, hicfl.BOTH_READINGS),
         against((hicfl.PAPERS_RULE, hicfl.OUR_RULE), ("FedAvg", "MTCFL", "IFCA"), OVER_CLUSTERS),
     ),
     Full(

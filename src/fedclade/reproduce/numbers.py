@@ -10,18 +10,24 @@ from typing import Any
 Numbers = Mapping[tuple[str, ...], float]  # by the words of a row, and by the column
 
 
-def stated(paper: str, table: str, ours: Mapping[str, Sequence[str]] | None = None) -> Numbers:
+def stated(
+    paper: str,
+    table: str,
+    ours: Mapping[str, Sequence[str]] | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+) -> Numbers:
     """A table of a paper, by its name (`table2`, or `table2.rounds` where it has several kinds of numbers).
 
-    `ours` has the names of our rows for those of the paper's rows beside which several of ours stand.
+    `ours` and `columns` have the names of our rows and columns for those of the paper beside which several of ours stand.
     """
     values = reduce(lambda part, name: part[name], table.split("."), _file(paper))
     return {
-        (name, *words, column): float(number)
+        (name, *words, place): float(number)
         for (first, *words), row in _rows(values["rows"])
         for name in (ours or {}).get(first, (first,))
         for column, number in zip(values["columns"], row, strict=True)
         if not math.isnan(number)
+        for place in (columns or {}).get(column, (column,))
     }
 
 
