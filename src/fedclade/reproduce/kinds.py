@@ -43,7 +43,9 @@ LOCAL_MODEL = Measure("locally trained model, %", read.of_local_models, factor=1
 TRAINED = Measure("clients trained", read.clients_with_local_models, digits=0)  # over whom the mean of LOCAL_MODEL is
 CLUSTERS = Measure("clusters", lambda run: len(run.clusters), digits=1)
 ARI = Measure("ARI", lambda run: run.agreement["ari"])
-LAST_CHANGE = Measure("rounds until clusters are final", lambda run: run.last_change, digits=1)
+UNTIL_FINAL = Measure(  # of who was never divided there are none
+    "rounds until clusters are final", lambda run: run.last_change if len(run.clusters) > 1 else None, digits=1
+)
 
 
 @dataclass(frozen=True, kw_only=True)

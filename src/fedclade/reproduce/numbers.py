@@ -18,7 +18,7 @@ def stated(
 ) -> Numbers:
     """A table of a paper, by its name (`table2`, or `table2.rounds` where it has several kinds of numbers).
 
-    `ours` and `columns` have the names of our rows and columns for those of the paper beside which several of ours stand.
+    `ours` and `columns` have the names of our rows and columns for those of the paper's beside which several stand.
     """
     values = reduce(lambda part, name: part[name], table.split("."), _file(paper))
     return {

@@ -179,14 +179,16 @@ class Page:
     def _dots(self) -> list[str]:
         """Our seeds as dots, the paper's number as a diamond: a figure for each of the paper's measures and column.
 
-        Where its figure is a picture without numbers, ours has the first measure.
+        Where its figure is a picture without numbers, ours has the first measure of which there are any.
         """
         columns: dict[str, list[Line]] = {}
         for line in self.lines:
             columns.setdefault(", ".join(word for word in line.words[1:] if word), []).append(line)
-        given = [name for name in self.digits if any(name in line.paper for line in self.lines)]
+        shown = [name for name in self.digits if any(name in line.paper for line in self.lines)]
+        if not shown and self.name.rpartition("/")[2].startswith("fig"):
+            shown = [name for name in self.digits if any(_finite(line.ours.get(name, ())) for line in self.lines)][:1]
         figures = []
-        for name in given or ([next(iter(self.digits))] if self.name.rpartition("/")[2].startswith("fig") else []):
+        for name in shown:
             for column, lines in columns.items():
                 named = {line.words[0]: line for line in lines}
                 ours = {row: _finite(line.ours.get(name, ())) for row, line in named.items()}

@@ -27,7 +27,9 @@ SETS_OF_LONERS = (2, 3, 4, 5)  # how many labels they may hold
 
 FRACTION = Argument("FRACTION", up_to=1)
 ALPHA = Argument("ALPHA", up_to=1e6)
-INSIDE = replace(ALPHA, optional=True)  # of the Dirichlet inside groups: 1 in the paper, 100 for members that are alike
+INSIDE = replace(
+    ALPHA, optional=True
+)  # of the Dirichlet inside groups: 1 as the paper samples, 100 for members that are alike
 GROUPS = Argument("GROUPS", whole=True)
 
 FEDAVG = "FedAvg (AISTATS 2017)"
