@@ -5,9 +5,10 @@ Devices", IEEE TMC 2024.
 
 A cluster is due when some layer of every member turns steadily over the window (eqs. 12-15), which is looked at in
 every round. Its most stable member is the reference; whoever's update has a positive cosine with it stays on its side
-(eqs. 17, 18); every stable layer is tried. With thousands of rows a client and labels that are alike inside the groups
-the trigger fires within a dozen rounds; where clients have few rows, or few of most labels, some member always has a
-noisy round, and nothing happens (docs/systems.md): our rule for the same loop is `agreement`.
+(eqs. 17, 18); every stable layer is tried. With thousands of rows a client and no short last batches
+(`training.drop_last`) the trigger fires within a dozen rounds or two. It takes one member to prevent it: who has few
+rows, or ends its epochs with a step by a handful of them, hardly ever turns steadily (docs/systems.md). Our rule for
+the same loop, `agreement`, does not wait for everybody.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class HiCFL(Stability, Hierarchical):
         "the number too",
         formula="s_i = |(cos(u1, u2) + cos(u2, u3)) / 2 - cos(u1, u3)| of a layer's last three updates, a mean "
         "over a window; once s_i < epsilon for all members, i goes to the side of sign cos(u_i, u_ref)",
-        use="with thousands of rows a client, when clusters should form while training goes on",
+        use="with thousands of rows a client and training.drop_last, when clusters should form while training goes on",
     )
 
     attempts: Count | None = None  # the paper finishes clusters by consistency alone
