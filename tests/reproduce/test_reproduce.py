@@ -30,6 +30,7 @@ from fedclade.reproduce.layers import most_stable, told_apart
 from fedclade.reproduce.making import Listener
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.page import Line, Page
+from fedclade.reproduce.papers.fedclust import PACFLS
 from fedclade.reproduce.scale import Cut, settings_table
 from fedclade.runs.folder import RunFolder
 
@@ -316,7 +317,7 @@ def test_a_papers_number_stands_beside_ours_of_the_same_kind(out: Path) -> None:
     beside = {line.words[0]: set(line.paper) for line in page.lines}
     for name in ("FedAvg", "FedProx", "FedNova", "CFL"):
         assert beside[name] == {"cluster model, %"}
-    for name in ("Local", "LG", "IFCA", "PACFL", "FedClust, the paper's K"):
+    for name in ("Local", "LG", "IFCA", *PACFLS, "FedClust, the paper's K"):
         assert beside[name] == {"locally trained model, %"}
     assert len({line.ours["clients trained"][0] for line in page.lines}) == 1
 

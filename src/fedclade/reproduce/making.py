@@ -240,20 +240,21 @@ def _not_run(planned: Sequence[Planned], records: Sequence[Record]) -> list[str]
 
 
 def _fewer_seeds(records: Sequence[Record]) -> list[str]:
-    """The rows of each column that lack seeds which others there have, by the seeds that they have."""
+    """The rows that lack seeds which others have, in their column or in another, by the seeds that they have."""
     by_column: dict[str, dict[str, list[int]]] = {}
     for record in records:
         by_column.setdefault(record["column"], {}).setdefault(record["row"], []).append(record["seed"])
+    most = {record["seed"] for record in records}
     told = []
     for column, seeds_of in by_column.items():
-        most = {seed for seeds in seeds_of.values() for seed in seeds}
         alike: dict[tuple[int, ...], list[str]] = {}
         for row, seeds in seeds_of.items():
             if set(seeds) != most:
                 alike.setdefault(tuple(sorted(seeds)), []).append(row)
         for known, rows in alike.items():
-            words = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
-            told.append(f"{column}: {_listed(rows)} ({words})" if column else f"{_listed(rows)} ({words})")
+            which = f"seed{'s' if len(known) > 1 else ''} {', '.join(map(str, known))}"
+            words = f"{'all rows' if len(rows) == len(seeds_of) else _listed(rows)} ({which})"
+            told.append(f"{column}: {words}" if column else words)
     return told
 
 
