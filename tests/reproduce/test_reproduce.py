@@ -27,7 +27,7 @@ from fedclade.reproduce.finished import (
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
 from fedclade.reproduce.layers import most_stable, told_apart
-from fedclade.reproduce.making import Listener
+from fedclade.reproduce.making import Listener, _fewer_seeds
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.page import Line, Page
 from fedclade.reproduce.papers.fedclust import PACFLS
@@ -331,6 +331,19 @@ def test_a_mean_over_clusters_counts_each_once(out: Path) -> None:
         last = run.last("accuracy")
         expected = [sum(last[client] for client in part) / len(part) for part in run.clusters.values()]
         assert over_clusters(run) == pytest.approx(sum(expected) / len(expected))
+
+
+def test_a_page_names_what_has_fewer_seeds_than_the_rest() -> None:
+    seeds = {
+        ("A", "x"): (0, 1),
+        ("B", "x"): (0,),
+        ("A", "y"): (0,),
+        ("B", "y"): (0,),
+        ("A", "z"): (0, 1),
+        ("B", "z"): (0, 1),
+    }
+    records = [{"row": row, "column": column, "seed": seed} for (row, column), of in seeds.items() for seed in of]
+    assert _fewer_seeds(records) == ["x: B (seed 0)", "y: all rows (seed 0)"]
 
 
 def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
