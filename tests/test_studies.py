@@ -42,7 +42,12 @@ FedAvg,FMNIST,1,a,74,95
 "FedClust, the paper's K",FMNIST,0,b,80,94
 "FedClust, the paper's K",FMNIST,1,b,90,96.5
 IFCA,FMNIST,0,c,80,90
-PACFL,FMNIST,1,d,80,96
+"PACFL, automatic",FMNIST,1,d,80,96
+"""
+
+FEDCLUST_ROUNDS = """row,column,seed,run,"rounds, cluster models","rounds, locally trained models"
+"FedClust, the paper's K",FMNIST,0,a,21,14
+"PACFL, automatic",FMNIST,0,b,5,14
 """
 
 
@@ -60,10 +65,40 @@ def test_claims_are_judged_by_seeds_that_both_have(study: Callable[[str], Module
         [f"{mine} FedAvg", own, "+20.82", "+0.25 ± 1.25", "2", "open"],
         [f"{mine} FedAvg", served, "+20.82", "+13.00 ± 3.00", "2", "open"],  # 10 and 16: p = .14
         [f"{mine} IFCA", own, "+1.09", "+4.00", "1", "holds here, one seed"],
-        [f"{mine} PACFL", own, "+0.46", "+0.50", "1", "open, one seed"],
+        [f"{mine} PACFL, automatic", own, "+0.46", "+0.50", "1", "open, one seed"],
         [f"{mine} IFCA", served, "+1.09", "+0.00", "1", "the same result"],
-        [f"{mine} PACFL", served, "+0.46", "+10.00", "1", "holds here, one seed"],
+        [f"{mine} PACFL, automatic", served, "+0.46", "+10.00", "1", "holds here, one seed"],
     ]
+
+
+def test_fewer_rounds_are_better(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers = study("papers")
+    (tmp_path / "fedclust-table4.csv").write_text(FEDCLUST_ROUNDS)
+    text = papers.section(tmp_path)
+    words = "FedClust, the paper's K before PACFL, automatic | rounds"
+    assert f"| {words}, locally trained models | +6 rounds | +0 rounds | 1 | the same result |" in text
+    assert f"| {words}, cluster models | +6 rounds | -16 rounds | 1 | does not hold here, one seed |" in text
+    assert "of seed 0), by" in text
+
+
+FEDSCCS_FEW = """row,column,seed,run,"models sent, %","cluster model, %"
+"K = 10, one at random",random rows,0,e,47.5,84
+"K = 10, power of choice",random rows,0,f,58.75,89
+"K = 10, power of choice",random rows,1,f,60,89
+"""
+
+
+def test_a_figure_may_be_of_runs_of_two_others(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers = study("papers")
+    (tmp_path / "fedsccs-fig5.csv").write_text(FEDSCCS)
+    (tmp_path / "fedsccs-fig8.csv").write_text(FEDSCCS_FEW)
+    text = papers.section(tmp_path)
+    assert (
+        "| FedSCCS, one at random above FedAvg | cluster models | +6.30 | +14.00 | 1 | holds here, one seed |" in text
+    )
+    close = "FedSCCS, one at random within 3 points of FedSCCS, power of choice"
+    assert f"| {close} | cluster models | close | -5.00 | 1 | does not hold here, one seed |" in text
+    assert "59.4 % on random rows (of 2 seeds): **holds here**" in text
 
 
 ADACFL = """row,column,seed,run,"cluster model, %",clusters,rounds until within a point of the end
@@ -113,12 +148,36 @@ def test_what_a_paper_has_no_number_of_is_no_claim_of_it(study: Callable[[str], 
     assert "random rows" not in besides
 
 
+def test_a_table_of_other_settings_is_not_judged(study: Callable[[str], ModuleType]) -> None:
+    results = study("results")
+    study_now = results.study_of("small/adacfl", None)
+    document = (Path(__file__).parents[1] / "docs/results.md").read_text()
+    table, mark = results.tables_of(document)[study_now.title]
+    assert mark == results.mark_of("small/adacfl")
+    text, claims = results.section(study_now, "small/adacfl", table, mark)
+    assert claims
+    assert results.tables_of(text)[study_now.title] == (table, mark)
+    text, claims = results.section(study_now, "small/adacfl", table, "0" * 12)
+    assert not claims
+    assert "have changed since" in text
+    assert results.tables_of(text)[study_now.title] == (table, "0" * 12)
+
+
+def test_a_run_that_was_never_stopped_leaves_its_claim_open(study: Callable[[str], ModuleType]) -> None:
+    results = study("results")
+    claim = results.Claim("A above B", "+2.0 points", results.judged(True))
+    assert results._if_stopped(claim, ({"ran": "71"}, {"ran": "64"})).verdict == results.judged(True)
+    left = results._if_stopped(claim, ({"ran": "71"}, {"ran": "221, 1 of 3 not stopped"}))
+    assert left.verdict == results.OPEN
+    assert left.more == " (rounds run: 71; 221, 1 of 3 not stopped; means over seeds)"
+
+
 def test_a_paper_is_not_held_to_what_it_does_not_compare(study: Callable[[str], ModuleType]) -> None:
     results = study("results")
     document = (Path(__file__).parents[1] / "docs/results.md").read_text()
     claimed: dict[str, set[str]] = {}
     for name in ("small/fedsccs", "small/fedsccs-holdout", "small/fedstack", "small/fedstack-holdout"):
-        table = results.tables_of(document)[results.study_of(name, None).title]
+        table, _ = results.tables_of(document)[results.study_of(name, None).title]
         told = results.CLAIMS[name](results.rows_of(table, 3))
         claimed[name] = {claim.words for claim in told if isinstance(claim, results.Claim) and not claim.ours}
     assert "FedSCCS above random clusters" in claimed["small/fedsccs-holdout"]
