@@ -156,6 +156,8 @@ def fedclust(rows: Rows) -> list[Claim | str]:
     saved = f" (ARI {mine['ari']:.2f} and {whole['ari']:.2f}; {mine['up']:.1f} MB up against {whole['up']:.1f}); {SEE_AUTOMATIC}"
     return [
         *(_by_much(above(words, mine, average, paper=said, by=by), mine, average) for by in (CLUSTER, LOCAL)),
+        "PACFL has this package's automatic rule here, as FedClust has. What its authors' threshold gives is in the table of the "
+        "papers' own settings above.",
         above("FedClust above PACFL", mine, pacfl, paper="0.5 points"),
         above("FedClust above PACFL", mine, pacfl, paper="0.5 points", by=LOCAL),
         Claim(
