@@ -346,8 +346,9 @@ def section(folder: Path) -> str:
 
 Clients, rounds, rates, batches, networks and ways to split data are the papers' as far as they say (`make
 reproductions`, `fedclade reproduce ITEM --scale full`); each page names what its paper leaves open. What of a table is
-not there has not been run. The paper's numbers of FedSCCS are those of its authors' logs, one run each. Gains are in points, the mean over seeds. Which accuracy counts decides some of these claims, so
-each line says it. A claim is what the paper's numbers say, whichever of two methods they have above.
+not there has not been run. The paper's numbers of FedSCCS are those of its authors' logs, one run each. Gains are in points, or in rounds
+saved, the mean over seeds. Which accuracy counts decides some of these claims, so each line says it. A claim is what the paper's
+numbers say, whichever of two methods they have above, or its text, whose words then stand in place of a number.
 
 {claimed}
 
