@@ -453,8 +453,8 @@ A target is a mean accuracy of cluster models, looked at in the rounds that are 
 
 A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level}: a paired one
 in the first table, Welch's in the others (of whose studies means and deviations are kept; their column `p` is paired, against the
-best). It is **open** where not. With one seed {much:.0f} points (of rounds: {much:.0f} of them) decide, and the line says so. Where a number of rounds,
-a share of bytes or a least gain is claimed, the line has the rule, and there is no test. Which model the papers' own numbers are of,
+best). It is **open** where not. With one seed {much:.0f} points (of rounds: {much:.0f} of them) decide, and the line says so. Where a number of rounds
+or a share of bytes is claimed, or that two are close, the line has the rule, and there is no test. Which model the papers' own numbers are of,
 and what that means for the claims of a whole line of work, is told in [systems.md](systems.md#fedclust).
 """
 
