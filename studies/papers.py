@@ -289,6 +289,8 @@ def rounds_to_target(folder: Path) -> str:
         return ""
     table = pd.read_csv(path)
     here = table[table["column"] == "FMNIST"]
+    all_have = set.intersection(*(set(of_row) for _, of_row in here.groupby("row")["seed"]))
+    here = here[here["seed"].isin(all_have)] if all_have else here
     means = here.groupby("row")[[TRAINED_BY, SERVED_BY]].mean()
     own, served = (means[name].dropna().map("{:.0f}".format) for name in (TRAINED_BY, SERVED_BY))
     said = fedclust.papers("table4")
