@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
-from claims import MUCH, by_seeds, judged
+from claims import MUCH, OPEN, by_seeds, judged
 
 from fedclade.reproduce.catalogue import items
 from fedclade.reproduce.item import Experiment, Paper
+from fedclade.reproduce.kinds import UNTIL_FINAL
 from fedclade.reproduce.numbers import Numbers, stated
 from fedclade.reproduce.papers import adacfl, fedclust, hicfl
 from fedclade.tables import to_markdown
@@ -19,15 +20,17 @@ from fedclade.tables import to_markdown
 CLUSTER, LOCAL = "cluster model, %", "locally trained model, %"
 OVER_CLUSTERS = "cluster model, mean over clusters, %"
 SERVED_BY, TRAINED_BY = "rounds, cluster models", "rounds, locally trained models"
+FINAL_BY = UNTIL_FINAL.name
 KINDS = {
     CLUSTER: "cluster models",
     LOCAL: "locally trained models",
     OVER_CLUSTERS: "cluster models, mean over clusters",
     SERVED_BY: "rounds, cluster models",
     TRAINED_BY: "rounds, locally trained models",
+    FINAL_BY: "rounds until clusters are final",
 }
 UNGROUPED = {"Local", "LG", "PerFedAvg", "FedProx", "FedNova"}  # they make no clusters
-FEWER = {SERVED_BY, TRAINED_BY}  # the fewer the better
+FEWER = {SERVED_BY, TRAINED_BY, FINAL_BY}  # the fewer the better
 
 BESIDES = """The same questions where the papers have no number, so that no answer is about what a paper says (FedSCCS's is of a random
 fifth of all rows, by its authors' files):
@@ -115,7 +118,7 @@ class Full:
                         "" if said is None else pair.says or written(said, pair),
                         written(gains.mean(), pair) + (f" ± {gains.std(ddof=0):.2f}" if len(gains) > 1 else ""),
                         str(len(gains)),
-                        (close(gains) if pair.alike else by_seeds(gains)) + but(pair, here),
+                        verdict(pair, gains, here),
                     ]
 
     def gain_of(self, pair: Pair, column: str) -> float | None:
@@ -134,6 +137,23 @@ def close(gains: pd.Series) -> str:
     return judged(abs(gains.mean()) <= MUCH) + (", one seed" if len(gains) == 1 else "")
 
 
+def verdict(pair: Pair, gains: pd.Series, table: pd.DataFrame) -> str:
+    """Whether it holds, and what a reader must know of the two rows."""
+    if pair.alike:
+        return close(gains) + but(pair, table)
+    if "FedAvg" in (pair.mine, pair.other) and whole_of(pair, table) and not gains.any():
+        return f"{OPEN}: nothing was split, which is FedAvg"
+    return by_seeds(gains) + but(pair, table)
+
+
+def whole_of(pair: Pair, table: pd.DataFrame) -> list[str]:
+    """Which of the two made one cluster of all."""
+    if pair.by == LOCAL or "clusters" not in table:
+        return []
+    clusters = table.groupby("row")["clusters"].mean().round()
+    return [row for row in (pair.mine, pair.other) if clusters.get(row) == 1 and row not in {"FedAvg", *UNGROUPED}]
+
+
 def but(pair: Pair, table: pd.DataFrame) -> str:
     """What a reader must know of two rows that are compared."""
     if pair.others_by:
@@ -143,8 +163,7 @@ def but(pair: Pair, table: pd.DataFrame) -> str:
     clusters = table.groupby("row")["clusters"].mean().round()
     if {pair.mine, pair.other} & UNGROUPED or clusters[[pair.mine, pair.other]].isna().any():
         return ""
-    whole = [row for row in (pair.mine, pair.other) if clusters[row] == 1 and row != "FedAvg"]
-    if whole:
+    if whole := whole_of(pair, table):
         return f", where {' and '.join(whole)} made one cluster of all"
     mine, others = clusters[pair.mine], clusters[pair.other]
     return "" if mine == others or 1 in (mine, others) else f", with {mine:.0f} clusters against {others:.0f}"
@@ -220,6 +239,12 @@ TABLES = (
         against((hicfl.PAPERS_RULE, hicfl.OUR_RULE), ("FedAvg", "MTCFL", "IFCA"), OVER_CLUSTERS),
     ),
     Full(
+        "HiCFL, Table 3",
+        "hicfl/table3",
+        stated("hicfl", "table3", hicfl.BOTH_RULES, hicfl.BOTH_READINGS),
+        against((hicfl.PAPERS_RULE, hicfl.OUR_RULE), ("MTCFL",), FINAL_BY),
+    ),
+    Full(
         "AdaCFL, Table 2",
         "adacfl/table2",
         stated("adacfl", "table2.accuracy", adacfl.BESIDE_ADACFL),
@@ -279,6 +304,24 @@ def rounds_until_level(folder: Path) -> str:
         "AdaCFL's paper claims accuracy like IFCA's in fewer rounds. Rounds until the mean accuracy of cluster models is within a "
         f"point of its end ([AdaCFL, Table 2]({folder.name}/adacfl-table2.md); in brackets the paper's, until its final accuracy): "
         f"{'; '.join(each)}."
+    )
+
+
+def numbers_found(folder: Path) -> str:
+    """What AdaCFL's Table 3 says; nothing if not made."""
+    path = folder / "adacfl-table3.csv"
+    if not path.is_file():
+        return ""
+    said, each = stated("adacfl", "table3", adacfl.BESIDE_ADACFL), []
+    for (column, row), here in pd.read_csv(path).groupby(["column", "row"], sort=False):
+        found, ari = here["clusters"].mean(), here["ARI"].mean()
+        seeds = f", {len(here)} seed{'s' if len(here) > 1 else ''}"
+        each.append(
+            f"{column}, {row} {found:.0f}, ARI {ari:.2f} ({said[row, column]:.0f}): **{judged(ari > 0.99)}**{seeds}"
+        )
+    return (
+        f"AdaCFL's paper finds the hidden groups on MNIST. Clusters here ([Table 3]({folder.name}/adacfl-table3.md); the paper's in "
+        f"brackets; it holds where they are the groups): {'; '.join(each)}."
     )
 
 
@@ -355,6 +398,8 @@ numbers say, whichever of two methods they have above, or its text, whose words 
 {claimed}
 
 {rounds_until_level(folder)}
+
+{numbers_found(folder)}
 
 {rounds_to_target(folder)}
 
