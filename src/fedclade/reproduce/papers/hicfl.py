@@ -128,7 +128,7 @@ def lda(alpha: float) -> dict[str, Any]:
 
 MTCFL_HERE = (
     "MTCFL may split from round 21 on, as in its authors' code: up to then it is FedAvg. Its eps2 is that with the "
-    "highest accuracy in the end on rows of the training files, its eps1 a fifth above the mean update of round 20 "
+    "highest accuracy in round 30 on rows of the training files, its eps1 a fifth above the mean update of round 20 "
     "(`make results-mtcfl`); where that has not been run they are its authors' 0.4 and 1.6, at which it never splits "
     "here."
 )
