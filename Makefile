@@ -100,9 +100,10 @@ results-reliability: install
 
 # Tables of the papers at their own settings: many hours of two cores. What the CSV file beside a page holds is not run
 # again, so that tables grow over days; `make results-small` then says in docs/results.md what it means, claim by claim.
-FEW := --row FedAvg --row IFCA --row "PACFL, its authors' angles and threshold" --row "PACFL, automatic" \
+COMMON := --row FedAvg --row IFCA --row "PACFL, its authors' angles and threshold" --row "PACFL, automatic" \
 	--row "FedClust, the paper's K" --row "FedClust, automatic"
-SEVERAL := $(FEW) --row LG
+SEVERAL := $(COMMON) --row LG
+FEW := $(COMMON) --row FedProx --row CFL
 columns = $(foreach kind,1 2 3,--column "$(1), Non-IID-$(kind)") --column "$(1), Non-IID-3, labels alike"
 MNIST := $(call columns,MNIST)
 TRIGGER := --row FedAvg --row "HiCFL, the paper's rule"
