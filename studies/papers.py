@@ -307,6 +307,55 @@ def rounds_until_level(folder: Path) -> str:
     )
 
 
+def groups_in_layers(folder: Path) -> str:
+    """What HiCFL's Figures 1 and 2 say; nothing if not made."""
+    told = []
+    for number, differ in ((1, "labels"), (2, "turns of images")):
+        path = folder / f"hicfl-fig{number}.csv"
+        if not path.is_file():
+            return ""
+        means = pd.read_csv(path).pivot(index="map", columns="measure", values="ours")
+        apart = means["mean inside groups"] - means["mean between groups"]
+        early, late = ({layer: apart[f"{layer}, round {n}"] for layer in ("conv1", "conv2", "fc1")} for n in (1, 10))
+        if number == 1:
+            claim = (
+                "the dense layer tells them apart best after round 1, the second convolution does better after round 10"
+            )
+            holds = early["fc1"] == max(early.values()) and late["conv2"] > early["conv2"]
+        else:
+            claim = "after round 10 both convolutions tell them apart and the dense layer does not"
+            holds = late["fc1"] < min(late["conv1"], late["conv2"])
+        each = ", ".join(f"{layer} {early[layer]:.2f} and {late[layer]:.2f}" for layer in early)
+        told.append(
+            f"where {differ} differ ([Figure {number}]({folder.name}/hicfl-fig{number}.md)) {each}; {claim}: **{judged(holds)}**"
+        )
+    return (
+        "HiCFL's pictures of which layer shows two groups (CIFAR-10, one seed), as the mean cosine of updates inside groups less "
+        f"that between them, after rounds 1 and 10: {'; '.join(told)}."
+    )
+
+
+def right_sides(folder: Path) -> str:
+    """What HiCFL's Table 4 says; nothing if not made."""
+    path = folder / "hicfl-table4.csv"
+    if not path.is_file():
+        return ""
+    said, each = {when: stated("hicfl", f"table4.{when}") for when in ("before", "after")}, []
+    for _, row in pd.read_csv(path).iterrows():
+        words = [
+            f"{'never stable' if pd.isna(row[f'{when}, %']) else format(row[f'{when}, %'], '.0f')} "
+            f"({said[when][row['row'], row['column']]:.0f})"
+            for when in said
+        ]
+        answer = OPEN if pd.isna(row["after, %"]) else judged(row["after, %"] > 95)
+        each.append(f"{row['row']} {' and then '.join(words)}: **{answer}**")
+    return (
+        "HiCFL's Table 4, one seed: percent of clients on the right side of a split by signs, before all are stable and after (the "
+        f"paper's in brackets; [here]({folder.name}/hicfl-table4.md) they are two of four groups in one cluster; it holds from 95 on): "
+        f"{'; '.join(each)}."
+    )
+
+
 def numbers_found(folder: Path) -> str:
     """What AdaCFL's Table 3 says; nothing if not made."""
     path = folder / "adacfl-table3.csv"
@@ -398,6 +447,10 @@ numbers say, whichever of two methods they have above, or its text, whose words 
 {claimed}
 
 {rounds_until_level(folder)}
+
+{groups_in_layers(folder)}
+
+{right_sides(folder)}
 
 {numbers_found(folder)}
 

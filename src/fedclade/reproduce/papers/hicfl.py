@@ -324,15 +324,26 @@ PAPER = Paper(
                 settings={"clients": 10, "rounds": 10, "training": {"learning_rate": 0.1, "batch_size": 128}},
                 scales={"smoke": {"rounds": 2, "method": {"keep": [1, 2]}}, "small": {"rounds": 10}},
                 read=partial(layer_maps, 10),
-                says=f"{says}, and more clearly in round 10 than in round 1",
+                says=says,
                 notes=(
                     "Inside each of its two groups the paper draws labels by a Dirichlet distribution of 1; here "
                     "all clients of a group have the same shares.",
                 ),
             )
             for number, words, split, says in (
-                (1, "groups with different labels", "label-groups:2", "the dense layer shows the groups"),
-                (2, "groups with turned images", "rotation:2", "the convolutions show the groups, the dense layer not"),
+                (
+                    1,
+                    "groups with different labels",
+                    "label-groups:2",
+                    "after round 1 only the dense layer shows the groups, after round 10 the second convolution too",
+                ),
+                (
+                    2,
+                    "groups with turned images",
+                    "rotation:2",
+                    "after round 1 only the second convolution shows the groups, after round 10 the first too, the "
+                    "dense layer never",
+                ),
             )
         ),
         Item(name="fig3", title="three rounds of updates", why_not="a diagram"),
