@@ -335,6 +335,44 @@ def groups_in_layers(folder: Path) -> str:
     )
 
 
+def changing_weights(folder: Path) -> str:
+    """What HiCFL's Figure 6 says; nothing if not made."""
+    path = folder / "hicfl-fig6.csv"
+    if not path.is_file():
+        return ""
+    deciles = pd.read_csv(path).pivot(index="line", columns="percentile", values="change, in learning rates")
+    each = ", ".join(f"{layer} {at[50.0]:.4f}, {at[90.0]:.3f}, {at[100.0]:.2f}" for layer, at in deciles.iterrows())
+    return (
+        "HiCFL's Figure 6 (Fashion-MNIST, one seed): by how much the updates of weights change from round 9 to 10, in learning rates, at "
+        f"the median, at nine tenths and at most ([here]({folder.name}/hicfl-fig6.md)): {each}; a few change much, most hardly at "
+        f"all: **{judged(bool((deciles[100.0] > 10 * deciles[50.0]).all()))}**. In the paper's Figure 9 a threshold of 0.05 keeps 36 to 55 % of them."
+    )
+
+
+def level_from(rounds: pd.Series, values: pd.Series) -> float:
+    """The first round from which on values stay within a tenth of their range around the mean of the last five."""
+    near = (values - values.iloc[-5:].mean()).abs() <= 0.1 * (values.max() - values.min())
+    away = rounds[~near]
+    return float(rounds.iloc[0] if away.empty else rounds[rounds > away.iloc[-1]].min())
+
+
+def levels(folder: Path) -> str:
+    """What HiCFL's Figure 4 says; nothing if not made."""
+    path = folder / "hicfl-fig4.csv"
+    if not path.is_file():
+        return ""
+    each = []
+    for panel, here in pd.read_csv(path).groupby("panel", sort=False):
+        level = {line: level_from(of["round"], of["loss, stability"]) for line, of in here.groupby("line", sort=False)}
+        loss = level.pop("loss")
+        words = ", ".join(f"{line.removeprefix('stability of ')} {round:.0f}" for line, round in level.items())
+        each.append(f"{panel} {words} and the loss {loss:.0f}: **{judged(max(level.values()) < loss)}**")
+    return (
+        "HiCFL's Figure 4 (CIFAR-10, one seed): the round from which the stability of each layer is level, and the loss, within a "
+        f"tenth of its range (the paper: about 12 and 40; [here]({folder.name}/hicfl-fig4.md)): {'; '.join(each)}."
+    )
+
+
 def right_sides(folder: Path) -> str:
     """What HiCFL's Table 4 says; nothing if not made."""
     path = folder / "hicfl-table4.csv"
@@ -450,7 +488,11 @@ numbers say, whichever of two methods they have above, or its text, whose words 
 
 {groups_in_layers(folder)}
 
+{levels(folder)}
+
 {right_sides(folder)}
+
+{changing_weights(folder)}
 
 {numbers_found(folder)}
 
