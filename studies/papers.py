@@ -351,7 +351,8 @@ def changing_weights(folder: Path) -> str:
 
 def level_from(values: pd.Series) -> int:
     """The round by which nine tenths of the way down are done, from the highest mean of five rounds to the last."""
-    smooth = values.rolling(5).mean().dropna().loc[lambda means: means.idxmax() :]
+    smooth = values.rolling(5).mean().dropna()
+    smooth = smooth.loc[smooth.idxmax() :]
     return int(smooth.index[smooth <= smooth.iloc[-1] + 0.1 * (smooth.max() - smooth.iloc[-1])][0])
 
 
