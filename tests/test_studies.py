@@ -218,3 +218,40 @@ def test_two_rows_of_a_table_are_told_apart_as_their_seeds_would_be(study: Calla
         assert told.verdict == (claims.HOLDS if gap == 0.2 else claims.OPEN)
         assert np.isnan(rows["one"]["ari"])
         assert np.isnan(rows["one"]["accuracy_local_mean"])
+
+
+def test_when_a_curve_is_level(study: Callable[[str], ModuleType]) -> None:
+    papers = study("papers")
+    rounds = range(1, 51)
+    falls = pd.Series([max(1.0 - 0.1 * (k - 1), 0.0) for k in rounds], index=rounds)  # 0 from round 11 on
+    assert papers.level_from(falls) == 13  # the means of five rounds: 0.8 at first, 0.12 in round 12, 0.06 in 13
+    assert papers.level_from(7 * falls + 3) == 13
+    slowly = pd.Series([1.0 - 0.01 * k for k in rounds], index=rounds)
+    assert papers.level_from(slowly) > 40
+    rises_first = pd.Series([0.0] * 10 + [1.0] * 10 + [0.2] * 30, index=rounds)
+    assert 20 < papers.level_from(rises_first) <= 25
+
+
+def test_layers_that_show_groups_and_sides_of_splits(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers = study("papers")
+    assert papers.groups_in_layers(tmp_path) == papers.right_sides(tmp_path) == papers.levels(tmp_path) == ""
+    inside = {"conv1": (0.5, 0.5), "conv2": (0.4, 0.9), "fc1": (0.9, 0.9)}
+    lines = ["data,map,measure,ours"]
+    for layer, values in inside.items():
+        for round, value in zip((1, 10), values, strict=True):
+            lines += [f'd,"{layer}, round {round}",mean inside groups,{value}']
+            lines += [f'd,"{layer}, round {round}",mean between groups,0.3']
+    for number in (1, 2):
+        (tmp_path / f"hicfl-fig{number}.csv").write_text("\n".join(lines))
+    first, second = papers.groups_in_layers(tmp_path).split("; where")
+    assert "conv2 0.10 and 0.60" in first
+    assert first.endswith("**holds here**")
+    assert second.endswith("**does not hold here**.")  # the dense layer shows them no less than the convolutions
+    (tmp_path / "hicfl-table4.csv").write_text(
+        'row,column,seed,"before, %","after, %"\nNon-IID-1,CIFAR10,0,80,99\nNon-IID-3,CIFAR10,0,60,\n'
+    )
+    said = papers.right_sides(tmp_path)
+    assert (
+        "Non-IID-1 80 (87) and then 99 (100): **holds here**; Non-IID-3 60 (57) and then never stable (100): **open**"
+        in said
+    )
