@@ -444,9 +444,9 @@ def tables_of(document: str) -> dict[str, tuple[str, str]]:
 
 HEAD = """# Results
 
-Made by `make results-small` on a {cores}-core CPU ({machine}), 3 seeds each, real data; the studies are in
-`studies/small/`. They are cut to the size of a laptop (fewer rows and rounds than in the papers), so they test the claims, not
-the papers' numbers. All methods side by side are in [benchmark.md](benchmark.md); how well groups are found is told in
+Made by `make results-small` on a {cores}-core CPU ({machine}), of real data, in two parts: what the runs of `make reproductions` at
+the papers' own settings say (as many seeds as each line has), and studies cut to the size of a laptop (`studies/small/`, 3 seeds each,
+fewer rows and rounds than in the papers), which test the claims, not the papers' numbers. All methods side by side are in [benchmark.md](benchmark.md); how well groups are found is told in
 [groups.md](results/groups.md) and [automatic.md](results/automatic.md); what one lying client can do, in [attacks.md](results/attacks.md).
 
 Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
@@ -455,7 +455,7 @@ A target is a mean accuracy of cluster models, looked at in the rounds that are 
 
 A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level}: a paired one
 in the first table, Welch's in the others (of whose studies means and deviations are kept; their column `p` is paired, against the
-best). It is **open** where not. With one seed {much:.0f} points (of rounds: {much:.0f} of them) decide, and the line says so. Where a number of rounds
+best). It is **open** where not. With one seed more than {much:.0f} points (of rounds: more than {much:.0f} of them) decide, and the line says so. Where a number of rounds
 or a share of bytes is claimed, or that two are close, the line has the rule, and there is no test. Which model the papers' own numbers are of,
 and what that means for the claims of a whole line of work, is told in [systems.md](systems.md#fedclust).
 """

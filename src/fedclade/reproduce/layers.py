@@ -47,11 +47,19 @@ def loss_and_stability(run: Finished) -> Series:
     return series
 
 
-def changes(run: Finished) -> Series:
-    """The deciles of how much weights' updates change in the last round, in learning rates."""
+AGAIN = "of the tenth that change most, the same as a round before, %"
+CHANGES = {AGAIN: 0, "change at the median": 4, "at nine tenths": 3, "at most": 2}
+
+
+def changes(run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
+    """How much weights' updates change in the last round, in learning rates, and whether they are always the same."""
     record = run.last_kept("layers")
-    deciles = [10.0 * place for place in range(11)]
-    return {layer: (deciles, list(map(float, record["change"][k]))) for k, layer in enumerate(record["layers"])}
+    lines: dict[tuple[str, ...], dict[str, float]] = {}
+    for place, layer in enumerate(record["layers"]):
+        deciles = record["change"][place]
+        values = 100 * record["again"][place], deciles[5], deciles[9], deciles[10]
+        lines[layer,] = dict(zip(CHANGES, map(float, values), strict=True))
+    return lines
 
 
 def most_stable(run: Finished) -> float | None:
