@@ -497,12 +497,26 @@ def data_of(paper: Paper, item: Experiment) -> set[str]:
     return {str(cell.settings["data"]).partition(":")[0] for cell in cells}
 
 
+SENTENCES = (
+    rounds_until_level,
+    rounds_until_final,
+    groups_in_layers,
+    levels,
+    right_sides,
+    changing_weights,
+    numbers_found,
+    rounds_to_target,
+    shares_of_uplink,
+)
+
+
 def section(folder: Path) -> str:
     """Of docs/results.md; nothing where no table has been made yet."""
     rows = [row for table in TABLES for row in table.rows(folder)]
     if not rows:
         return ""
     header = ["table", "data", "claim", "measured by", "paper", "here", "seeds", "verdict"]
+    told = "\n".join(f"- {words}" for sentence in SENTENCES if (words := sentence(folder)))
     claimed = to_markdown([header, *(row for row in rows if row[4])])
     asked = [[*row[:4], *row[5:]] for row in rows if not row[4]]
     besides = to_markdown([["table", "data", "question", "measured by", "here", "seeds", "answer"], *asked])
@@ -516,23 +530,7 @@ numbers say, whichever of two methods they have above, or its text, whose words 
 
 {claimed}
 
-{rounds_until_level(folder)}
-
-{rounds_until_final(folder)}
-
-{groups_in_layers(folder)}
-
-{levels(folder)}
-
-{right_sides(folder)}
-
-{changing_weights(folder)}
-
-{numbers_found(folder)}
-
-{rounds_to_target(folder)}
-
-{shares_of_uplink(folder)}
+{told}
 
 {f"{BESIDES}{besides}" if asked else ""}
 
