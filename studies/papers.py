@@ -417,12 +417,10 @@ def rounds_until_final(folder: Path) -> str:
         rounds = "never" if pd.isna(run[FINAL_BY]) else f"{run[FINAL_BY]:.0f}"
         known = said.get((run["row"], run["column"]))
         each.append(f"{run['column']} {rounds} ({'lost' if known is None else format(known, '.0f')})")
-    rival = (
-        "" if (table["row"] == "MTCFL").any() else ", the paper's claim against MTCFL being open: it has not been run"
-    )
+    rival = "" if (table["row"] == "MTCFL").any() else " Its claim against MTCFL is **open**: that has not been run."
     return (
         f"HiCFL, the paper's rule: rounds until its clusters are final ([Table 3]({folder.name}/hicfl-table3.md), seed 0; the paper's in "
-        f"brackets){rival}: {'; '.join(each)}."
+        f"brackets): {'; '.join(each)}.{rival}"
     )
 
 
