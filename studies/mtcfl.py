@@ -152,8 +152,8 @@ def document(table: pd.DataFrame) -> str:
     also = f" and `{ADACFLS.table}`" if tuned else ". On AdaCFL's settings it has not been run"
     return f"""# CFL's thresholds
 
-Made by `make results-mtcfl` on a 2-core CPU, seed {SEED}: CFL (Sattler et al. 2021) at the settings of HiCFL's Table 2,
-where it is called MTCFL, and of AdaCFL's, where it is FMTL, on rows of the *training* files alone (a sixth of them stands
+Made by `make results-mtcfl` on a 2-core CPU, seed {SEED}: CFL (Sattler et al. 2021) at the settings of HiCFL's Table 2
+(but for short last batches), where it is called MTCFL, and of AdaCFL's (if they are below), where it is FMTL, on rows of the *training* files alone (a sixth of them stands
 in for the test rows). It splits a cluster whose mean update is shorter than eps1 and whose longest is longer than eps2;
 the first split is possible after round {HICFLS.min_round} (Non-IID), as its authors have it, or after round
 {ADACFLS.min_round} (AdaCFL's: the paper's FMTL has its accuracy on MNIST in rounds 10 to 24). Accuracy, the mean over
