@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
-from claims import MUCH, OPEN, by_seeds, judged
+from claims import FAILS, HOLDS, MUCH, OPEN, by_seeds, judged
 
 from fedclade.reproduce.catalogue import items
 from fedclade.reproduce.item import Experiment, Paper
@@ -88,6 +88,7 @@ class Full:
     pairs: tuple[Pair, ...]
     beside: str = ""  # another item, whose rows are looked at too
     named: Mapping[str, str] = field(default_factory=dict)  # rows that have another name in that table of the paper
+    headlines: tuple[Pair, ...] = ()  # the pairs that stand in the table of all papers; all of them where none is named
 
     @property
     def file(self) -> str:
@@ -101,7 +102,8 @@ class Full:
         table = pd.concat([pd.read_csv(path) for path in paths])
         return table.assign(row=table["row"].replace(dict(self.named)))
 
-    def rows(self, folder: Path) -> Iterator[list[str]]:
+    def lines(self, folder: Path) -> Iterator["Line"]:
+        """What our runs say of every pair, on every data set on which both have been run."""
         table = self.table(folder)
         if table is None:
             return
@@ -114,16 +116,8 @@ class Full:
                 pair, said = (asked.turned, -said) if turn else (asked, said)
                 gains = gained(here, pair)
                 if len(gains):
-                    yield [
-                        f"[{self.title}]({folder.name}/{self.file}.md)",
-                        column,
-                        pair.words,
-                        pair.kind,
-                        "" if said is None else pair.says or written(said, pair),
-                        written(gains.mean(), pair) + (f" ± {gains.std(ddof=0):.2f}" if len(gains) > 1 else ""),
-                        str(len(gains)),
-                        verdict(pair, gains, here),
-                    ]
+                    page = f"[{self.title}]({folder.name}/{self.file}.md)"
+                    yield Line(page, column, pair, said, gains, verdict(pair, gains, here))
 
     def gain_of(self, pair: Pair, column: str) -> float | None:
         """By how much one is above the other in the paper; None where it has no number of one of them."""
@@ -131,6 +125,51 @@ class Full:
         if mine is None or other is None:
             return None
         return other - mine if pair.by in FEWER else mine - other
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method above another on one data set: what the paper says, what our seeds say, and the verdict."""
+
+    page: str
+    column: str
+    pair: Pair
+    said: float | None
+    gains: pd.Series
+    verdict: str
+
+    @property
+    def words(self) -> list[str]:
+        said = "" if self.said is None else self.pair.says or written(self.said, self.pair)
+        more = f" ± {self.gains.std(ddof=0):.2f}" if self.seeds > 1 else ""
+        gain = written(self.gains.mean(), self.pair) + more
+        return [self.page, self.column, self.pair.words, self.pair.kind, said, gain, str(self.seeds), self.verdict]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.gains)
+
+    @property
+    def short(self) -> str:
+        """With the paper's own number in brackets, and a star where it is of one seed."""
+        said = "" if self.said is None or self.pair.says else f" ({written(self.said, self.pair)})"
+        return f"{self.column} {written(self.gains.mean(), self.pair)}{'*' if self.seeds == 1 else ''}{said}"
+
+
+def in_short(folder: Path) -> list[list[str]]:
+    """One row for each of the papers' main claims and kind of accuracy: on which data it holds, is open, or does not hold."""
+    rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for line in (line for full in TABLES for line in full.lines(folder) if line.pair in (full.headlines or full.pairs)):
+        if line.said is None:
+            continue
+        row = rows.setdefault((line.page, line.pair.words, line.pair.kind), {})
+        row.setdefault(answer_in(line.verdict), []).append(line.short)
+    return [[*key, *("; ".join(row.get(answer, [])) for answer in (HOLDS, OPEN, FAILS))] for key, row in rows.items()]
+
+
+def answer_in(verdict: str) -> str:
+    """The one of three answers that a verdict begins with; equal results leave a claim open."""
+    return next((answer for answer in (HOLDS, FAILS) if verdict.startswith(answer)), OPEN)
 
 
 def written(gain: float, pair: Pair) -> str:
@@ -200,6 +239,15 @@ def fedclusts() -> tuple[Pair, ...]:
     )
 
 
+def fedclusts_headlines() -> tuple[Pair, ...]:
+    mine, found, theirs = fedclust.PAPERS_K, fedclust.AUTOMATIC, fedclust.PACFL_THEIRS
+    return (
+        Pair(mine, "FedAvg", LOCAL, CLUSTER),
+        *(Pair(mine, other, by) for other in ("FedAvg", "IFCA", theirs) for by in (LOCAL, CLUSTER)),
+        Pair(found, "FedAvg", CLUSTER),
+    )
+
+
 def fedclusts_rounds() -> tuple[Pair, ...]:
     """FedClust first of all."""
     mine, found, pacfl = fedclust.PAPERS_K, fedclust.AUTOMATIC, (fedclust.PACFL_THEIRS, fedclust.PACFL_OURS)
@@ -229,12 +277,15 @@ TABLES = (
         "fedclust/table1",
         fedclust.papers("table1"),
         fedclusts(),
+        headlines=fedclusts_headlines(),
     ),
     Full(
         "FedClust, Table 4",
         "fedclust/table4",
         fedclust.papers("table4"),
         fedclusts_rounds(),
+        headlines=against((fedclust.PAPERS_K,), ("FedAvg",), TRAINED_BY)
+        + against((fedclust.PAPERS_K,), ("FedAvg",), SERVED_BY),
     ),
     Full(
         "HiCFL, Table 2",
@@ -259,6 +310,7 @@ TABLES = (
         "fedsccs/fig5",
         stated("fedsccs", "fig5"),
         fedsccs_groupings(),
+        headlines=against(("FedSCCS",), ("RC", "FedAvg", "WC", "KCenter"), CLUSTER),
     ),
     Full(
         "FedSCCS, Figure 6",  # its runs are among those of Figures 8 and 5
@@ -510,7 +562,7 @@ SENTENCES = (
 
 def section(folder: Path) -> str:
     """Of docs/results.md; nothing where no table has been made yet."""
-    rows = [row for table in TABLES for row in table.rows(folder)]
+    rows = [line.words for table in TABLES for line in table.lines(folder)]
     if not rows:
         return ""
     header = ["table", "data", "claim", "measured by", "paper", "here", "seeds", "verdict"]

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 import papers
-from claims import CLUSTER, LEVEL, LOCAL, MUCH, OPEN, Claim, above, judged, points
+from claims import CLUSTER, FAILS, HOLDS, LEVEL, LOCAL, MUCH, OPEN, Claim, above, judged, points
 
 from fedclade.clients.objective import ACCURACY
 from fedclade.compare import Comparison, Study, compare
@@ -404,6 +404,25 @@ def overview(claims: list[tuple[str, Claim]], ours: bool) -> str:
     return to_markdown(rows)
 
 
+AT_LAPTOPS_SIZE = "Clustered FedStack:"  # of whose papers' data none is at hand: its claims are those of small studies
+
+
+def in_short(folder: Path, claims: list[tuple[str, Claim]]) -> str:
+    """The main claims of all papers, a line each."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for about, claim in claims:
+        if about.startswith(AT_LAPTOPS_SIZE) and not claim.ours:
+            data = about.removeprefix(AT_LAPTOPS_SIZE).partition(";")[0].strip()
+            said = f"{data} {claim.here} ({claim.paper})"
+            rows.setdefault(claim.words, {}).setdefault(papers.answer_in(claim.verdict), []).append(said)
+    link = "[Clustered FedStack, at the size of a laptop](#the-papers-claims-at-the-size-of-a-laptop)"
+    small = [
+        [link, words, CLUSTER, *("; ".join(row.get(answer, [])) for answer in (HOLDS, OPEN, FAILS))]
+        for words, row in rows.items()
+    ]
+    return to_markdown([["table", "claim", "measured by", HOLDS, OPEN, FAILS], *papers.in_short(folder), *small])
+
+
 def study_of(name: str, data_dir: str | None) -> Study:
     values = read_toml(HERE / f"{name}.toml")
     if data_dir:
@@ -444,20 +463,34 @@ def tables_of(document: str) -> dict[str, tuple[str, str]]:
 
 HEAD = """# Results
 
-Made by `make results-small` on a {cores}-core CPU ({machine}), of real data, in two parts: what the runs of `make reproductions` at
-the papers' own settings say (as many seeds as each line has), and studies cut to the size of a laptop (`studies/small/`, 3 seeds each,
-fewer rows and rounds than in the papers), which test the claims, not the papers' numbers. All methods side by side are in [benchmark.md](benchmark.md); how well groups are found is told in
-[groups.md](results/groups.md) and [automatic.md](results/automatic.md); what one lying client can do, in [attacks.md](results/attacks.md).
+What comes out of the claims of the five papers, on real data and on a {cores}-core CPU ({machine}), in two parts: runs of `make reproductions` at
+[the papers' own settings](#the-papers-claims-at-the-papers-own-settings), and studies cut [to the size of a laptop](#the-papers-claims-at-the-size-of-a-laptop)
+(`make results-small`: `studies/small/`, 3 seeds each, fewer rows and rounds than in the papers), which test the claims, not the papers' numbers. All methods side
+by side are in [benchmark.md](benchmark.md); how well groups are found is told in [groups.md](results/groups.md) and
+[automatic.md](results/automatic.md); what one lying client can do, in [attacks.md](results/attacks.md).
+
+## In short
+
+The main claims: on which data each holds, is open, or does not, by which accuracy. Gains are in points, or in rounds saved, the mean
+over seeds; in brackets the paper's own; * of one seed. No verdict is typed by hand.
+
+{short}
+
+Three things decide much of this. Which accuracy: a client's own model, just trained on its few labels, looks good under any method
+([systems.md](systems.md#fedclust)). How many clusters: where clients hold some 40 sets of labels, forty clusters serve them
+and the papers' two or four do not. Which rows test: on rows beside those trained on, few clients a model are best; on other trials one
+model of all.
+
+## How to read the tables
 
 Every table has two accuracies: of each client's **cluster model** (where a method personalises, of the personalised
 model), and of its **locally trained model**, the last that it trained itself. {legend}
 A target is a mean accuracy of cluster models, looked at in the rounds that are evaluated.
 
 A claim **holds here**, or does not, where one accuracy is above the other and a t-test over seeds has p below {level}: a paired one
-in the first table, Welch's in the others (of whose studies means and deviations are kept; their column `p` is paired, against the
+at the papers' own settings, Welch's in the studies (of which means and deviations are kept; their column `p` is paired, against the
 best). It is **open** where not. With one seed more than {much:.0f} points (of rounds: more than {much:.0f} of them) decide, and the line says so. Where a number of rounds
-or a share of bytes is claimed, or that two are close, the line has the rule, and there is no test. Which model the papers' own numbers are of,
-and what that means for the claims of a whole line of work, is told in [systems.md](systems.md#fedclust).
+or a share of bytes is claimed, or that two are close, the line has the rule, and there is no test.
 """
 
 SHORT = """## The papers' claims at the size of a laptop
@@ -497,7 +530,14 @@ def main() -> None:
             text, told = section(study, name, table, mark)
             sections.append(text)
             claims += told
-    head = HEAD.format(cores=cores(), machine=platform.machine(), legend=legend_for(ACCURACY), level=LEVEL, much=MUCH)
+    head = HEAD.format(
+        cores=cores(),
+        machine=platform.machine(),
+        short=in_short(arguments.out.parent / "results", claims),
+        legend=legend_for(ACCURACY),
+        level=LEVEL,
+        much=MUCH,
+    )
     full = papers.section(arguments.out.parent / "results")
     short = SHORT.format(papers=overview(claims, ours=False), ours=overview(claims, ours=True))
     arguments.out.write_text("\n".join([head, full, short, *sections]))

@@ -71,6 +71,42 @@ def test_claims_are_judged_by_seeds_that_both_have(study: Callable[[str], Module
     ]
 
 
+def test_the_main_claims_stand_by_their_answers(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    papers, results = study("papers"), study("results")
+    assert papers.in_short(tmp_path) == []
+    (tmp_path / "fedclust-table1.csv").write_text(FEDCLUST + '"FedAvg",CIFAR-10,0,e,30,\n"IFCA",CIFAR-10,0,f,50,\n')
+    (tmp_path / "fedclust-table4.csv").write_text(FEDCLUST_ROUNDS)
+    (tmp_path / "fedsccs-fig5.csv").write_text(FEDSCCS)
+    page, mine = f"[FedClust, Table 1]({tmp_path.name}/fedclust-table1.md)", "FedClust, the paper's K above"
+    own, served = "locally trained models", "cluster models"
+    assert papers.in_short(tmp_path) == [
+        [page, f"{mine} FedAvg", f"{own} against {served}", "FMNIST +23.25 (+20.82)", "", ""],
+        [page, f"{mine} FedAvg", own, "", "FMNIST +0.25 (+20.82)", ""],
+        [page, f"{mine} FedAvg", served, "", "FMNIST +13.00 (+20.82)", ""],
+        [page, f"{mine} IFCA", own, "FMNIST +4.00* (+1.09)", "", ""],
+        [page, f"{mine} IFCA", served, "", "FMNIST +0.00* (+1.09)", ""],
+        [  # on other trials the paper has no number, so that this is no claim of it
+            f"[FedSCCS, Figure 5]({tmp_path.name}/fedsccs-fig5.md)",
+            "FedSCCS above FedAvg",
+            served,
+            "random rows +20.00* (+10.57)",
+            "",
+            "",
+        ],
+    ]
+    about = "Clustered FedStack: windows of people, other trials; 4 rounds"
+    told = [
+        (about, results.Claim("one above another", "-9.0 points", results.judged(False), paper="4 to 8 points")),
+        (about, results.Claim("a question of ours", "+9.0 points", results.judged(True), ours=True)),
+        ("HiCFL: small; 2 rounds", results.Claim("at full scale above", "+9.0 points", results.judged(True))),
+    ]
+    last = results.in_short(tmp_path, told).splitlines()[-1]
+    assert last.endswith(
+        "| one above another | cluster models |  |  | windows of people, other trials -9.0 points (4 to 8 points) |"
+    )
+    assert "question" not in results.in_short(tmp_path, told)
+
+
 def test_fewer_rounds_are_better(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
     papers = study("papers")
     (tmp_path / "fedclust-table4.csv").write_text(FEDCLUST_ROUNDS)
