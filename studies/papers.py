@@ -3,13 +3,16 @@
 `make reproductions` makes those; `studies/results.py` puts what is said here into docs/results.md.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from claims import FAILS, HOLDS, MUCH, OPEN, by_seeds, judged
+from claims import CLOSE, FAILS, HOLDS, MANY, MUCH, OPEN, by_seeds, judged, of_what_size
 
+from fedclade.methods.cfl import CFL
 from fedclade.reproduce.catalogue import items
 from fedclade.reproduce.item import Experiment, Paper
 from fedclade.reproduce.kinds import UNTIL_FINAL
@@ -21,7 +24,7 @@ from fedclade.tables import to_markdown
 CLUSTER, LOCAL = "cluster model, %", "locally trained model, %"
 OVER_CLUSTERS = "cluster model, mean over clusters, %"
 SERVED_BY, TRAINED_BY = "rounds, cluster models", "rounds, locally trained models"
-FINAL_BY = UNTIL_FINAL.name
+FINAL_BY, LEVEL_BY = UNTIL_FINAL.name, adacfl.ROUNDS.name
 KINDS = {
     CLUSTER: "cluster models",
     LOCAL: "locally trained models",
@@ -29,9 +32,10 @@ KINDS = {
     SERVED_BY: "rounds, cluster models",
     TRAINED_BY: "rounds, locally trained models",
     FINAL_BY: "rounds until clusters are final",
+    LEVEL_BY: "rounds until within a point of the end, cluster models",
 }
 UNGROUPED = {"Local", "LG", "PerFedAvg", "FedProx", "FedNova"}  # they make no clusters
-FEWER = {SERVED_BY, TRAINED_BY, FINAL_BY}  # the fewer the better
+FEWER = {SERVED_BY, TRAINED_BY, FINAL_BY, LEVEL_BY}  # the fewer the better
 
 BESIDES = """The same questions where the papers have no number, so that no answer is about what a paper says (FedSCCS's is of a random
 fifth of all rows, by its authors' files):
@@ -70,7 +74,7 @@ class Pair:
     @property
     def words(self) -> str:
         if self.alike:
-            return f"{self.mine} within {MUCH:.0f} points of {self.other}"
+            return f"{self.mine} within {CLOSE:.0f} points of {self.other}"
         return f"{self.mine} {'before' if self.by in FEWER else 'above'} {self.other}"
 
     @property
@@ -117,7 +121,11 @@ class Full:
                 gains = gained(here, pair)
                 if len(gains):
                     page = f"[{self.title}]({folder.name}/{self.file}.md)"
-                    yield Line(page, column, pair, said, gains, verdict(pair, gains, here))
+                    yield Line(page, column, pair, said, gains, verdict(pair, said, gains, here))
+
+    def is_headline(self, pair: Pair) -> bool:
+        """Also where the paper's own numbers turn it round."""
+        return not self.headlines or pair in self.headlines or pair.turned in self.headlines
 
     def gain_of(self, pair: Pair, column: str) -> float | None:
         """By how much one is above the other in the paper; None where it has no number of one of them."""
@@ -141,9 +149,22 @@ class Line:
     @property
     def words(self) -> list[str]:
         said = "" if self.said is None else self.pair.says or written(self.said, self.pair)
-        more = f" ± {self.gains.std(ddof=0):.2f}" if self.seeds > 1 else ""
-        gain = written(self.gains.mean(), self.pair) + more
-        return [self.page, self.column, self.pair.words, self.pair.kind, said, gain, str(self.seeds), self.verdict]
+        return [
+            self.page,
+            self.column,
+            self.pair.words,
+            self.pair.kind,
+            said,
+            self.gain,
+            str(self.seeds),
+            self.verdict,
+        ]
+
+    @property
+    def gain(self) -> str:
+        digits = 0 if self.pair.by in FEWER else 2
+        more = f" ± {self.gains.std(ddof=0):.{digits}f}" if self.seeds > 1 and np.isfinite(self.gains).all() else ""
+        return written(self.gains.mean(), self.pair) + more
 
     @property
     def seeds(self) -> int:
@@ -151,15 +172,16 @@ class Line:
 
     @property
     def short(self) -> str:
-        """With the paper's own number in brackets, and a star where it is of one seed."""
+        """With the paper's own number in brackets, a star where it is of one seed, and a dagger where one is one cluster."""
         said = "" if self.said is None or self.pair.says else f" ({written(self.said, self.pair)})"
-        return f"{self.column} {written(self.gains.mean(), self.pair)}{'*' if self.seeds == 1 else ''}{said}"
+        marks = "*" * (self.seeds == 1) + "†" * (WHOLE in self.verdict or UNSPLIT in self.verdict)
+        return f"{self.column} {self.gain}{marks}{said}"
 
 
 def in_short(folder: Path) -> list[list[str]]:
     """One row for each of the papers' main claims and kind of accuracy: on which data it holds, is open, or does not hold."""
     rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for line in (line for full in TABLES for line in full.lines(folder) if line.pair in (full.headlines or full.pairs)):
+    for line in (line for full in TABLES for line in full.lines(folder) if full.is_headline(line.pair)):
         if line.said is None:
             continue
         row = rows.setdefault((line.page, line.pair.words, line.pair.kind), {})
@@ -173,20 +195,27 @@ def answer_in(verdict: str) -> str:
 
 
 def written(gain: float, pair: Pair) -> str:
+    if math.isinf(gain):
+        return f"{pair.mine if gain < 0 else pair.other} never"
     return f"{gain:+.0f} rounds" if pair.by in FEWER else f"{gain:+.2f}"
 
 
 def close(gains: pd.Series) -> str:
-    return judged(abs(gains.mean()) <= MUCH) + (", one seed" if len(gains) == 1 else "")
+    return judged(abs(gains.mean()) <= CLOSE) + (", one seed" if len(gains) == 1 else "")
 
 
-def verdict(pair: Pair, gains: pd.Series, table: pd.DataFrame) -> str:
-    """Whether it holds, and what a reader must know of the two rows."""
+UNSPLIT, WHOLE = "nothing was split", "one cluster of all"
+
+
+def verdict(pair: Pair, said: float | None, gains: pd.Series, table: pd.DataFrame) -> str:
+    """Whether it holds, by how much beside the paper's, and what a reader must know of the two rows."""
     if pair.alike:
         return close(gains) + but(pair, table)
     if "FedAvg" in (pair.mine, pair.other) and whole_of(pair, table) and not gains.any():
-        return f"{OPEN}: nothing was split, which is FedAvg"
-    return by_seeds(gains) + but(pair, table)
+        return f"{OPEN}: {UNSPLIT}, which is FedAvg"
+    much = MANY if pair.by in FEWER else MUCH
+    size = "" if said is None or pair.says else of_what_size(gains.mean(), said, much)
+    return by_seeds(gains, much) + size + but(pair, table)
 
 
 def whole_of(pair: Pair, table: pd.DataFrame) -> list[str]:
@@ -201,22 +230,26 @@ def but(pair: Pair, table: pd.DataFrame) -> str:
     """What a reader must know of two rows that are compared."""
     if pair.others_by:
         return ", if unlike models are compared"
+    if pair.by == FINAL_BY and "MTCFL" in (pair.mine, pair.other):
+        return f", where MTCFL may not split before round {CFL().min_round + 1}"
     if pair.by == LOCAL or "clusters" not in table:
         return ""
     clusters = table.groupby("row")["clusters"].mean().round()
     if {pair.mine, pair.other} & UNGROUPED or clusters[[pair.mine, pair.other]].isna().any():
         return ""
     if whole := whole_of(pair, table):
-        return f", where {' and '.join(whole)} made one cluster of all"
+        return f", where {' and '.join(whole)} made {WHOLE}"
     mine, others = clusters[pair.mine], clusters[pair.other]
     return "" if mine == others or 1 in (mine, others) else f", with {mine:.0f} clusters against {others:.0f}"
 
 
 def gained(table: pd.DataFrame, pair: Pair) -> pd.Series:
-    """By how much one is above the other, on every seed that both have."""
+    """By how much one is above the other, on every seed that both have; of rounds, who never gets there is endlessly late."""
     one = table[table["row"] == pair.mine].set_index("seed")[pair.by]
     two = table[table["row"] == pair.other].set_index("seed")[pair.others_by or pair.by]
-    return (two - one if pair.by in FEWER else one - two).dropna()
+    if pair.by in FEWER:
+        return (two.fillna(math.inf) - one.fillna(math.inf)).dropna()
+    return (one - two).dropna()
 
 
 def fedclusts() -> tuple[Pair, ...]:
@@ -306,6 +339,12 @@ TABLES = (
         against(tuple(adacfl.ALL_READINGS), ("FedAvg", "FMTL", "IFCA"), CLUSTER),
     ),
     Full(
+        "AdaCFL, Table 2",
+        "adacfl/table2",
+        stated("adacfl", "table2.rounds", adacfl.BESIDE_ADACFL),
+        against(tuple(adacfl.ALL_READINGS), ("FedAvg", "FMTL", "IFCA"), LEVEL_BY),
+    ),
+    Full(
         "FedSCCS, Figure 5",
         "fedsccs/fig5",
         stated("fedsccs", "fig5"),
@@ -344,52 +383,48 @@ def shares_of_uplink(folder: Path) -> str:
     )
 
 
-def rounds_until_level(folder: Path) -> str:
-    """What AdaCFL's paper claims above all: fewer rounds; nothing if not made."""
-    path = folder / "adacfl-table2.csv"
-    if not path.is_file():
-        return ""
-    means = pd.read_csv(path).groupby(["column", "row"])[adacfl.ROUNDS.name].mean()
-    said = stated("adacfl", "table2.rounds", adacfl.BESIDE_ADACFL)
-    each = []
-    for column in (name for name in adacfl.ALL if name in means):
-        here = means[column]
-        rows = [f"{row} {here[row]:.0f} ({said[row, column]:.0f})" for row in adacfl.METHODS if row in here]
-        each.append(f"{column}: {', '.join(rows)}")
-    return (
-        "AdaCFL's paper claims accuracy like IFCA's in fewer rounds. Rounds until the mean accuracy of cluster models is within a "
-        f"point of its end ([AdaCFL, Table 2]({folder.name}/adacfl-table2.md); in brackets the paper's, until its final accuracy): "
-        f"{'; '.join(each)}."
-    )
+LAYERS = ("conv1", "conv2", "fc1")
+SHOWS = 0.5
+SHOWING = (  # HiCFL's figures: what differs, and which layers show it after rounds 1 and 10, as the text has it
+    (
+        1,
+        "labels",
+        (("only the dense layer shows them", {"fc1"}), ("the second convolution does too", {"conv2", "fc1"})),
+    ),
+    (
+        2,
+        "turns of images",
+        (
+            ("only the second convolution shows them", {"conv2"}),
+            ("both convolutions do and the dense layer does not", {"conv1", "conv2"}),
+        ),
+    ),
+)
 
 
 def groups_in_layers(folder: Path) -> str:
     """What HiCFL's Figures 1 and 2 say; nothing if not made."""
     told, better = [], True
-    for number, differ in ((1, "labels"), (2, "turns of images")):
+    for number, differ, says in SHOWING:
         path = folder / f"hicfl-fig{number}.csv"
         if not path.is_file():
             return ""
         means = pd.read_csv(path).pivot(index="map", columns="measure", values="ours")
         apart = means["mean inside groups"] - means["mean between groups"]
-        early, late = ({layer: apart[f"{layer}, round {n}"] for layer in ("conv1", "conv2", "fc1")} for n in (1, 10))
-        if number == 1:
-            claim = (
-                "the dense layer tells them apart best after round 1, the second convolution does better after round 10"
-            )
-            holds = early["fc1"] == max(early.values()) and late["conv2"] > early["conv2"]
-        else:
-            claim = "after round 10 both convolutions tell them apart and the dense layer does not"
-            holds = late["fc1"] < min(late["conv1"], late["conv2"])
+        early, late = ({layer: apart[f"{layer}, round {n}"] for layer in LAYERS} for n in (1, 10))
+        answers = [
+            f"after round {n} {words}: **{judged({layer for layer, gap in gaps.items() if gap >= SHOWS} == layers)}**"
+            for (n, gaps), (words, layers) in zip(((1, early), (10, late)), says, strict=True)
+        ]
         better = better and all(late[layer] > early[layer] for layer in early)
         each = ", ".join(f"{layer} {early[layer]:.2f} and {late[layer]:.2f}" for layer in early)
         told.append(
-            f"where {differ} differ ([Figure {number}]({folder.name}/hicfl-fig{number}.md)) {each}; {claim}: **{judged(holds)}**"
+            f"where {differ} differ ([Figure {number}]({folder.name}/hicfl-fig{number}.md)) {each}; {'; '.join(answers)}"
         )
     return (
         "HiCFL's pictures of which layer shows two groups (CIFAR-10, one seed), as the mean cosine of updates inside groups less "
-        f"that between them, after rounds 1 and 10: {'; '.join(told)}. Every layer tells them apart better after round 10 than after "
-        f"round 1: **{judged(better)}**."
+        f"that between them, after rounds 1 and 10 (a layer shows them from {SHOWS} on): {'; '.join(told)}. Every layer tells them "
+        f"apart better after round 10 than after round 1: **{judged(better)}**."
     )
 
 
@@ -548,7 +583,6 @@ def data_of(paper: Paper, item: Experiment) -> set[str]:
 
 
 SENTENCES = (
-    rounds_until_level,
     rounds_until_final,
     groups_in_layers,
     levels,
