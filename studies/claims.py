@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 HOLDS, FAILS, OPEN, SAME = "holds here", "does not hold here", "open", "the same result"
+ONE_SEED, LESS, MORE = ", one seed", ", by less than the paper's", ", by more than the paper's"
 LEVEL = 0.05
 MUCH = 6.0  # points by which one seed decides: in FedClust's table one differs by up to 5 from the mean of three
 MANY = 20  # rounds by which one seed decides: of three seeds of one method, two differ by 20
@@ -51,7 +52,7 @@ def by_seeds(gains: Sequence[float], much: float = MUCH) -> str:
     if not values.any():
         return SAME
     if len(values) == 1:
-        return f"{judged(values[0] > 0) if abs(values[0]) > much else OPEN}, one seed"
+        return f"{judged(values[0] > 0) if abs(values[0]) > much else OPEN}{ONE_SEED}"
     if np.isinf(values).any():
         return judged(values[0] > 0) if len(set(np.sign(values))) == 1 else OPEN
     if np.ptp(values) == 0:
@@ -59,11 +60,33 @@ def by_seeds(gains: Sequence[float], much: float = MUCH) -> str:
     return judged(values.mean() > 0) if stats.ttest_1samp(values, 0).pvalue < LEVEL else OPEN
 
 
-def of_what_size(gain: float, said: float, much: float = MUCH) -> str:
-    """A verdict is about which of two is ahead; whether it is so by as much as the paper has it, is said beside."""
-    if not math.isfinite(gain) or abs(gain - said) <= much:
+def of_what_size(gains: Sequence[float], said: float, much: float = MUCH) -> str:
+    """A verdict is about which of two is ahead; whether it is so by as much as the paper has it, is said beside.
+
+    By a t-test against the paper's number, or with one seed by whether it is far from it.
+    """
+    values = np.asarray(gains, float)
+    if not np.isfinite(values).all():
         return ""
-    return f", far {'below' if gain < said else 'above'} the paper's"
+    less = values.mean() < said
+    if len(values) == 1:
+        return f", far {'below' if less else 'above'} the paper's" if abs(values[0] - said) > much else ""
+    differs = values[0] != said if np.ptp(values) == 0 else stats.ttest_1samp(values, said).pvalue < LEVEL
+    return (LESS if less else MORE) if differs else ""
+
+
+def alike_by_seeds(gains: Sequence[float]) -> str:
+    """Whether two are close: two one-sided t-tests against how far apart they may be, or one seed that is much farther."""
+    values = np.asarray(gains, float)
+    if len(values) == 1:
+        return f"{FAILS if abs(values[0]) > CLOSE + MUCH else OPEN}{ONE_SEED}"
+    if np.ptp(values) == 0:
+        return judged(abs(values[0]) <= CLOSE)
+    inside = max(
+        stats.ttest_1samp(values, side * CLOSE, alternative=way).pvalue for side, way in ((1, "less"), (-1, "greater"))
+    )
+    outside = stats.ttest_1samp(np.sign(values.mean()) * values, CLOSE, alternative="greater").pvalue
+    return HOLDS if inside < LEVEL else FAILS if outside < LEVEL else OPEN
 
 
 def apart(mine: tuple[float, float], other: tuple[float, float], seeds: int) -> float:
