@@ -82,7 +82,7 @@ def test_the_main_claims_stand_by_their_answers(study: Callable[[str], ModuleTyp
     own, served = "locally trained models", "cluster models"
     assert papers.in_short(tmp_path) == [
         [page, f"{mine} FedAvg", f"{own} against {served}", "FMNIST +23.25 ± 0.75 (+20.82)", "", ""],
-        [page, f"{mine} FedAvg", own, "", "FMNIST +0.25 ± 1.25 (+20.82)", ""],
+        [page, f"{mine} FedAvg", own, "", "FMNIST +0.25 ± 1.25‡ (+20.82)", ""],
         [page, f"{mine} FedAvg", served, "", "FMNIST +13.00 ± 3.00 (+20.82)", ""],
         [page, f"{mine} IFCA", own, "", "FMNIST +4.00* (+1.09)", ""],
         [page, f"{mine} IFCA", served, "", "FMNIST +0.00* (+1.09)", ""],
