@@ -1,5 +1,6 @@
 """Every table and figure is made at smoke scale; numbers stand beside the paper's; runs are shared and not repeated."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -227,6 +228,18 @@ def test_every_number_of_a_paper_has_its_cell() -> None:
         if isinstance(item, Listing):
             assert {words[0] for words in item.paper} <= set(item.rows), name
             assert {words[-1] for words in item.paper} <= set(item.places), name
+
+
+def test_the_rounds_that_adacfl_is_said_to_save_are_those_of_its_numbers() -> None:
+    rounds = stated("adacfl", "table2.rounds")
+    columns = {column for _, column in rounds}
+    times = {
+        other: np.mean([rounds[other, column] / rounds["AdaCFL", column] for column in columns])
+        for other in ("FedAvg", "FMTL", "IFCA")
+    }
+    (said,) = [note for note in ALL["adacfl/table2"][1].notes if "6.26" in note]
+    told = [float(number) for number in re.findall(r"\d\.\d\d", said)]
+    assert told == [6.26, *np.round([*times.values(), np.mean([*times.values()])], 2)]
 
 
 def test_the_papers_numbers_are_found_by_row_and_column() -> None:
