@@ -109,6 +109,9 @@ MIXED_TEST_FRACTION = 0.2
 def motionsense(copy: LocalCopy, form: str) -> Dataset:
     """MotionSense, straight from its zip: windows of 128 rows, or (form `rows`) every row by itself.
 
+    Each activity has one or two long trials, to train on, and short ones, to test on. Under the test view `holdout` the
+    short ones are left out, and the last fifth of an activity's rows is for testing: the end of its last long trial.
+
     The form `mixed-rows` tests on a random fifth of the rows of every trial, whose neighbours are trained on: FedSCCS's
     authors do so.
     """

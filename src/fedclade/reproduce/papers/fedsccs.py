@@ -30,7 +30,7 @@ AUTHORS_VIEW = "random rows"
 VIEWS: dict[str, Layer] = {
     AUTHORS_VIEW: {"data": "motionsense:mixed-rows"},
     "other trials": {},
-    "last rows of the long trials": {"test_view": "holdout"},
+    "last rows of the long trials": {"test_view": "holdout"},  # of each activity a fifth, which lies in its last one
 }
 AFTER = tuple(
     Measure(f"cluster model after {part} of the rounds, %", read.accuracy_after(share), factor=100)
@@ -84,7 +84,8 @@ PAPER = Paper(
         "between 0 and 1. Differences to its numbers may come from that.",
         "Which rows people are tested on is not said either. In the authors' files they are a random fifth of all "
         "rows, so that a model has seen the instants before and after each. Beside this stand trials that nobody "
-        "trained on, and the last fifth of each activity's rows in the long trials, without the short ones.",
+        "trained on (the short ones), and, without these, the last fifth of each activity's rows in the order of the "
+        "long trials: the end of the last one, so that of two long trials the first is trained on as a whole.",
         "Power of choice takes those whose cluster model has the lowest accuracy on their own training rows (in the "
         "authors' code on test rows), half of a cluster rounded down, at least one. WC and KCenter compare weights of "
         "the last layer, as the authors' code does. That code's k-center gives labels in the order in which answers "
