@@ -11,13 +11,14 @@ from where, nor what networks the stacked models are). A client is served by its
 model behind it. One cluster is plain FedStack.
 
 In later rounds the server trains the stacked models on, along the same cyclical learning rate, and nothing is sent.
-With `refresh` the clients train on too and send their predictions anew.
+With `refresh` the clients train on too and send their predictions anew. The rate's first peak is 0.1 by default, not
+the paper's 0.001, with which models of some thousand stacked rows stay near what clients' networks say already.
 
 Algorithm 1 trains g on a `stack` of all models' predictions and tests it on a D' that it does not say who holds, and it
 can be read in two ways (`layout`):
 
-- "pooled": a row of the stack is what one client's network says of one of that client's rows. Only predictions leave
-  clients, but a stacked model sees one network at a time, and can correct it, not weigh it against others.
+- "pooled": a row of the stack is what one client's network says of one of that client's rows. No whole network leaves
+  a client, but a stacked model sees one network at a time, and can correct it, not weigh it against others.
 - "aligned", as stacking is usually meant: a row of the stack is what the networks of all members say of the same row,
   side by side. Then whoever is served needs all these networks: clients send theirs, and get those of their cluster
   (the first `seats` of them by rows). With these each says what all of them predict of its own training rows, so that
@@ -108,7 +109,7 @@ class FedStack(Method):
     most_clusters: Count = 10  # that the BIC looks at
     stack_model: str = "correction"  # a small network that corrects what clients predict; or one of `fedclade models`
     stack_epochs: Count = 5  # in each round
-    stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; by the paper's 0.001 small stacks hardly learn
+    stack_rate: Annotated[float, Field(gt=0)] = 0.1  # at the first peak; the paper's 0.001 hardly moves small stacks
     refresh: bool = False  # in later rounds clients train on, and send their predictions anew
     probe_file: str | None = None  # public rows, .npz with x and y: clients predict these, and no label leaves them
 
