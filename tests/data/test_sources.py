@@ -358,6 +358,9 @@ def test_geotec_clients_are_devices_and_executions_are_held_out(tmp_path: Path) 
     np.testing.assert_allclose(data.x[: data.n_train].mean((0, 2)), 0, atol=1e-5)
     turned = sources.load("geotec:orientation", tmp_path)  # its one execution with the phone turned is left out
     assert turned.owners == ("s01-phone-back", "s01-watch", "s02-phone-back", "s02-watch")
+    for split, clients in (("natural", None), ("iid", 3)):
+        assert partition(turned, split, clients).remarks == ("of one execution only, left out: s01-phone-front",)
+        assert partition(data, split, clients).remarks == ()
     assert partition(data, "natural", None).groups == dict(zip(data.owners, data.groups, strict=True))
 
 

@@ -34,6 +34,7 @@ class Dataset:
     owner: np.ndarray | None = None  # (rows,) int64: whose row it is, where people (or drugs) own rows
     owners: tuple[str, ...] = ()  # the owners' names, by that number
     groups: tuple[int, ...] = ()  # the owners' hidden groups, where these are known
+    remarks: tuple[str, ...] = ()  # what was done with the data that nobody asked for, in sentences
 
     @property
     def n_classes(self) -> int:

@@ -60,7 +60,7 @@ def partition(
         members = on_own_rows(members, y, view, seed, holdout)
     else:
         members = on_common_rows(members, dataset, view, seed, by_group=bool(turns))
-    return Federation(x, y, tuple(members), dataset.classes, dataset.name, spec).checked()
+    return Federation(x, y, tuple(members), dataset.classes, dataset.name, spec, remarks=dataset.remarks).checked()
 
 
 def _check_request(dataset: Dataset, split: Split, clients: int | None, test_view: str | None) -> None:
@@ -140,5 +140,6 @@ def _natural(dataset: Dataset, clients: int | None, seed: int, test_view: str | 
     else:
         members = on_common_rows(members, dataset, str(test_view), seed)
     small = len(owners) - len(usable)
-    remarks = (f"{small} of {len(owners)} owners have too few rows to be clients",) if small else ()
+    said = (f"{small} of {len(owners)} owners have too few rows to be clients",) if small else ()
+    remarks = (*dataset.remarks, *said)
     return Federation(dataset.x, dataset.y, tuple(members), dataset.classes, dataset.name, "natural", remarks=remarks)
