@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,8 +11,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+import fedclade
+from fedclade.compare import Study, compare
 from fedclade.reproduce.papers import adacfl, hicfl
 from fedclade.tables import to_markdown
+from synthetic import planted
 
 
 @pytest.fixture
@@ -363,3 +367,25 @@ def test_between_two_limits_it_is_open_whether_a_layer_shows_groups(study: Calla
     assert papers.shown({"conv": 0.5, "fc": 0.7}, {"fc"}) == papers.OPEN
     assert papers.shown({"conv": 0.5, "fc": 0.3}, {"fc"}) == papers.FAILS
     assert papers.shown({"conv": 0.7, "fc": 0.5}, {"fc"}) == papers.FAILS
+
+
+def test_groups_as_named_are_federations_of_their_own(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    study("given")
+    whole = planted(n_clients=6, n_groups=2)
+    names = {f"c{k}": f"s{k}-{('watch', 'phone-front')[k % 2]}" for k in range(6)}
+    whole = replace(whole, clients=tuple(replace(client, name=names[client.name]) for client in whole.clients))
+    settings = {"model": "mlp", "rounds": 2, "workers": 1, "training": {"batch_size": 8}}
+    grouped = fedclade.run(whole, method="given:GroupsAsNamed", out=tmp_path / "grouped", **settings)
+    for group in range(2):
+        members = tuple(client for client in whole.clients if client.group == group)
+        alone = fedclade.run(replace(whole, clients=members), method="fedavg", out=tmp_path / str(group), **settings)
+        for client in members:
+            np.testing.assert_array_equal(grouped.weights_for(client.name), alone.weights_for(client.name))
+
+
+def test_studies_bring_methods_of_their_own_into_worker_processes(
+    study: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    study("given")
+    cell = {"label": "named", "method": "given:GroupsAsNamed", "data": "digits", "clients": 4, "rounds": 1}
+    assert not compare(Study.of({"seeds": [0], "cells": [cell]}), tmp_path, workers=1).failures
