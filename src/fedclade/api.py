@@ -102,6 +102,11 @@ def _begun(
     check_number_of_clusters(settings.method, len(federation))
     if isinstance(data, str) and settings.workers > 1:
         federation = federation.shared()
+    said += [
+        f"the event of round {event.round} comes after the last round, {settings.rounds}: who would join then is absent"
+        for event in settings.events
+        if event.round > settings.rounds
+    ]
     networks = make_networks(settings, model, federation.names, federation.input_shape, federation.n_classes)
     ready = fitted(settings, federation)
     check_task(ready, federation, networks)
