@@ -153,3 +153,21 @@ def test_what_was_run_with_another_text_or_other_rows_is_not_taken_for_new(
     refused(lambda: compare(study, tmp_path / "out", workers=1), "mine", "another text of mine_changed")
     with pytest.warns(UserWarning, match="mine_changed changed"):
         fedclade.resume(tmp_path / "out" / "mine" / "seed-0", rounds=2)
+
+
+def test_runs_that_predict_other_columns_are_other_experiments(tmp_path: Path) -> None:
+    from fedclade.experiments import how_they_differ
+
+    rows = pd.DataFrame({"a": range(40), "site": list("ab") * 20, "y": [0, 0, 1, 1] * 10, "z": [0, 1, 1, 0] * 10})
+    rows.to_csv(tmp_path / "own.csv", index=False)
+    runs = [
+        fedclade.run(
+            f"table:{tmp_path / 'own.csv'}",
+            method="fedavg",
+            rounds=1,
+            workers=1,
+            data_options={"client": "site", "label": label},
+        )
+        for label in "yz"
+    ]
+    assert how_they_differ(runs) == "label (y, z)"
