@@ -232,3 +232,22 @@ def test_newcomers_that_fit_nowhere_are_warned_of(tmp_path: Path, method: str) -
     told = CliRunner().invoke(app, ["place", str(run), "--data", f"folder:{tmp_path / 'new'}"]).output
     assert "warning: noise-0: it " in told or "warning: noise-0: the next cluster" in told
     assert json.loads((run / "placements" / "noise-0.json").read_text())["warning"]
+
+
+def test_names_too_long_for_a_file_are_shortened_and_stay_apart() -> None:
+    from fedclade.files import safe_name
+
+    names = ["東京都立病院" * 8, "東京都立病院" * 9, "x" * 300, "a/b", "c0"]
+    files = [safe_name(name) for name in names]
+    assert max(map(len, files)) <= 200
+    assert len(set(files)) == len(names)
+    assert files[3:] == ["a%2Fb", "c0"]
+
+
+def test_a_newcomer_without_labels_has_one_file(tmp_path: Path) -> None:
+    from fedclade.newcomers import unlabelled_rows
+
+    np.save(tmp_path / "anna.npy", np.zeros((3, 2)))
+    pd.DataFrame({"a": [1]}).to_csv(tmp_path / "anna.csv")
+    with pytest.raises(FedcladeError, match="'anna' has more than one file"):
+        unlabelled_rows(tmp_path)

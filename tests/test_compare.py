@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import fedclade
 from expect import refused
 from fedclade.cli import app
 from fedclade.compare import Comparison, Study, compare
@@ -128,3 +129,45 @@ def test_a_study_of_which_no_run_ends_says_why(tmp_path: Path) -> None:
     cells = [{"label": name, "method": name} for name in ("fedavg", "local")]
     study = Study.of({"cells": cells, "seeds": (0,), "settings": settings})
     refused(compare(study, tmp_path / "out", workers=1).write, "no run of the study", "data.label is 'nope'")
+
+
+def test_what_was_run_with_another_text_or_other_rows_is_not_taken_for_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An author changes the method, or the table, and runs the same comparison again."""
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    method, table = tmp_path / "mine_changed.py", tmp_path / "own.csv"
+    method.write_text("from fedclade.methods import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
+    rows = pd.DataFrame({"a": range(40), "site": list("ab") * 20, "y": [0, 0, 1, 1] * 10})
+    rows.to_csv(table, index=False)
+    own = {"data": "table:own.csv", "data_options": {"client": "site", "label": "y"}, "rounds": 1}
+    study = Study.of({"seeds": (0,), "settings": own, "cells": [{"label": "mine", "method": "mine_changed:Mine"}]})
+    assert not compare(study, tmp_path / "out", workers=1).failures
+    compare(study, tmp_path / "out", workers=1)
+    rows.assign(a=rows["a"] % 7).to_csv(table, index=False)
+    refused(lambda: compare(study, tmp_path / "out", workers=1), "mine", "other rows than table:own.csv")
+    rows.to_csv(table, index=False)
+    method.write_text(f"{method.read_text()}\n\nMORE = 1\n")
+    refused(lambda: compare(study, tmp_path / "out", workers=1), "mine", "another text of mine_changed")
+    with pytest.warns(UserWarning, match="mine_changed changed"):
+        fedclade.resume(tmp_path / "out" / "mine" / "seed-0", rounds=2)
+
+
+def test_runs_that_predict_other_columns_are_other_experiments(tmp_path: Path) -> None:
+    from fedclade.experiments import how_they_differ
+
+    rows = pd.DataFrame({"a": range(40), "site": list("ab") * 20, "y": [0, 0, 1, 1] * 10, "z": [0, 1, 1, 0] * 10})
+    rows.to_csv(tmp_path / "own.csv", index=False)
+    runs = [
+        fedclade.run(
+            f"table:{tmp_path / 'own.csv'}",
+            method="fedavg",
+            rounds=1,
+            workers=1,
+            data_options={"client": "site", "label": label},
+        )
+        for label in "yz"
+    ]
+    assert how_they_differ(runs) == "label (y, z)"

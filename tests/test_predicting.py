@@ -158,3 +158,12 @@ def test_nothing_is_exported_from_a_damaged_file_or_to_a_wrong_place(wards: fedc
     model.unlink()
     refused(lambda: fedclade.export(run, "safetensors"), "damaged or gone")
     assert len(fedclade.export(run, "torchscript")) == 1 + len(wards.clusters)
+
+
+def test_predictions_do_not_replace_the_rows(prices: fedclade.Result, tmp_path: Path) -> None:
+    file = tmp_path / "new.csv"
+    shutil.copyfile(prices.path.parent / "towns" / "town-1.csv", file)
+    before = file.read_bytes()
+    told = CliRunner().invoke(app, ["predict", str(prices.path), str(file), "--client", "town-1", "--out", str(file)])
+    assert told.exit_code != 0
+    assert file.read_bytes() == before

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,13 +22,20 @@ from fedclade.assembly import (
 )
 from fedclade.clients.tasks import Training
 from fedclade.data import Federation, fingerprint
-from fedclade.errors import FedcladeError
+from fedclade.errors import FedcladeError, listed
 from fedclade.methods import Method, method_class
 from fedclade.models.assigned import Networks, specs_of
 from fedclade.result import BASELINES, Result
 from fedclade.rounds import Progress
 from fedclade.runs.folder import RunFolder
-from fedclade.runs.record import IN_PYTHON, recorded_settings, run_record, with_settings
+from fedclade.runs.record import (
+    IN_PYTHON,
+    changed_circumstances,
+    changed_code,
+    recorded_settings,
+    run_record,
+    with_settings,
+)
 from fedclade.settings import Settings, settings_from
 from fedclade.tracking import named_trackers
 
@@ -94,6 +102,11 @@ def _begun(
     check_number_of_clusters(settings.method, len(federation))
     if isinstance(data, str) and settings.workers > 1:
         federation = federation.shared()
+    said += [
+        f"the event of round {event.round} comes after the last round, {settings.rounds}: who would join then is absent"
+        for event in settings.events
+        if event.round > settings.rounds
+    ]
     networks = make_networks(settings, model, federation.names, federation.input_shape, federation.n_classes)
     ready = fitted(settings, federation)
     check_task(ready, federation, networks)
@@ -215,6 +228,11 @@ def resume(
     federation = make_federation(settings, data)
     if fingerprint(federation) != record["fingerprint"]:
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
+    if changed := [*changed_code(record, settings), *changed_circumstances(record)]:
+        warnings.warn(
+            f"since the run in {path} began, {listed(changed)} changed: its bits are not those of an unbroken one",
+            stacklevel=2,
+        )
     spec = model or settings.model
     networks = make_networks(settings, spec, federation.names, federation.input_shape, federation.n_classes)
     last = folder.last_round

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fedclade.result import Result
 
 # Runs that differ in one of these are different experiments: which of them is better means nothing.
-CONDITIONS = ("data", "task", "split", "clients", "rows", "test_view", "rounds", "events")
+CONDITIONS = ("data", "label", "task", "split", "clients", "rows", "test_view", "rounds", "events")
 
 
 def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:
@@ -18,8 +18,9 @@ def experiments(runs: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def conditions(run: Result) -> dict[str, str]:
-    known = {**run.settings, "split": run.record["split"], "clients": len(run.record["clients"])}
-    unsaid = {"rows": "all", "test_view": "by default"}
+    label = (run.settings.get("data_options") or {}).get("label")  # of own tables: the column that is predicted
+    known = {**run.settings, "label": label, "split": run.record["split"], "clients": len(run.record["clients"])}
+    unsaid = {"label": "by default", "rows": "all", "test_view": "by default"}
     return {name.replace("_", " "): str(known.get(name) or unsaid.get(name, "none")) for name in CONDITIONS}
 
 

@@ -1,5 +1,6 @@
 """Files that are whole or absent: write beside, flush to the disk, rename."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -10,6 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from fedclade.errors import FedcladeError
+
+LONGEST = 200  # letters of a client's file name; file systems take 255, endings included
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, flush: bool = True) -> None:
@@ -81,5 +84,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def safe_name(name: str) -> str:
-    """A file name for any client name; different names give different files."""
-    return quote(name, safe=" ") if name not in (".", "..") else name.replace(".", "%2E")
+    """A file name for any client name; different names give different files, also where they are too long for one."""
+    quoted = quote(name, safe=" ") if name not in (".", "..") else name.replace(".", "%2E")
+    if len(quoted) <= LONGEST:
+        return quoted
+    return f"{quoted[: LONGEST - 33]}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"

@@ -35,6 +35,7 @@ from fedclade.settings import Settings
 if TYPE_CHECKING:
     from torch import nn
 
+RECOGNISED = 0.9  # of the members: where fewer would be placed where they are, a newcomer's place is doubtful
 UNCLEAR = 0.1  # how much nearer its cluster must be than the next, as a share
 
 
@@ -214,11 +215,15 @@ def unlabelled_rows(folder: Path) -> dict[str, Any]:
         raise FedcladeError(f"{folder} holds no file of rows: give one for each newcomer ({listed(('.npy', *KINDS))})")
     rows: dict[str, Any] = {}
     for path in found:
-        if path.suffix.lower() != ".npy":
-            rows[stem_of(path)] = path
+        is_array = path.suffix.lower() == ".npy"
+        name = path.stem if is_array else stem_of(path)
+        if name in rows:
+            raise FedcladeError(f"{folder}: newcomer {name!r} has more than one file: keep one of them")
+        rows[name] = path
+        if not is_array:
             continue
         try:
-            rows[path.stem] = np.load(path, allow_pickle=False)
+            rows[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise FedcladeError(f"cannot read {path} ({error}): give an array of rows") from None
     return rows
@@ -321,6 +326,11 @@ def doubt(placement: Placement, at_home: Mapping[int, float]) -> str:
     is_far = farthest is not None and np.isfinite(farthest) and near > ROOM * farthest
     is_unclear = bool(others) and near > (1 - UNCLEAR) * min(others)
     words = []
+    if placement.at_home is not None and placement.at_home < RECOGNISED:
+        words.append(
+            f"this hardly tells the clusters apart: only {100 * placement.at_home:.0f} % of the members would be "
+            "placed where they are"
+        )
     if is_far:
         words.append(
             f"it is farther from cluster {placement.cluster} ({near:.3g}) than its members are ({farthest:.3g})"

@@ -440,7 +440,7 @@ def test_one_table_of_all_clients(tmp_path: Path) -> None:
     refused(lambda: federation_of(gap, options=options), "row 7 names no client in column 'ward'")
     gap = whole.assign(age=[*whole["age"][:6], None, 1.0])
     refused(lambda: federation_of(gap, options=options), "client '3': row 6 has no value in column 'age'")
-    refused(lambda: federation_of(f"table:{tmp_path / 'nothing.csv'}", options=options), "nothing.csv", "no table")
+    refused(lambda: federation_of(f"table:{tmp_path / 'nothing.csv'}", options=options), "nothing.csv", "no such file")
     refused(lambda: federation_of(whole, "iid", options=options), "divided among clients already")
     assert federation_of(whole, clients=1, options=options).names == ("3",)
     refused(lambda: federation_of(whole, clients=3, options=options), "3 clients asked for, but the data have 2")

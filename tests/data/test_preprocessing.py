@@ -276,3 +276,16 @@ def test_a_newcomer_of_a_run_is_seen_as_the_run_sees_its_own(tmp_path: Path) -> 
     assert placed["copy"].score == pytest.approx(accuracy)
     alone = federation_of(f"folder:{tmp_path / 'late'}")
     assert fedclade.place(tmp_path / "run", alone, personalise=0, save=False)["copy"].score < accuracy - 0.1
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e308, 1e160])
+def test_the_row_with_an_infinite_value_is_named_and_no_innocent_one(value: float) -> None:
+    """A mean or spread that is infinite makes every client's values odd."""
+    clients = {f"c{k}": pd.DataFrame({"a": np.arange(10.0), "y": [0, 1] * 5, "split": "train"}) for k in range(3)}
+    clients["c2"].loc[7, "a"] = value
+    clients["c1"].loc[7, "a"] = np.nan
+    for frame in clients.values():
+        frame.loc[8:, "split"] = "test"
+    for scaling in ("federated", "client"):
+        options = DataOptions(label="y", missing="mean", scaling=scaling)
+        refused(lambda options=options: federation_of(clients, options=options), "'c2': row 7", "infinite or too large")

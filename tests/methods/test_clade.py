@@ -215,7 +215,24 @@ def test_newcomers_without_labels_are_placed_by_their_rows(tmp_path: Path) -> No
     for client in everybody.clients[24:]:
         assert placed[client.name].cluster == homes[f"c{client.group}"]
         assert placed[client.name].confidence > 0.3
+        assert not placed[client.name].warning
     assert placed["strange"].cluster is None
+
+
+def test_rows_that_do_not_tell_the_clusters_apart_place_nobody_surely(tmp_path: Path) -> None:
+    """Groups that disagree about labels have the same rows: without labels, where a newcomer belongs is a guess."""
+    import fedclade
+    from fedclade.newcomers import place_unlabelled
+
+    random = np.random.default_rng(1)
+    x = {f"c{k}": random.normal(size=(60, 6)).astype(np.float32) for k in range(16)}
+    swapped = {name: k % 2 for k, name in enumerate(x)}
+    clients = {name: (rows, (rows[:, 0] > rows[:, 1]).astype(int) ^ swapped[name]) for name, rows in x.items()}
+    result = fedclade.run(clients, out=tmp_path / "run", rounds=2, workers=1)
+    assert len(result.clusters) == 2
+    new = {f"n{k}": random.normal(size=(40, 6)).astype(np.float32) for k in range(4)}
+    placed = place_unlabelled(result.path, new)
+    assert all("hardly tells the clusters apart" in one.warning for one in placed.values())
 
 
 def test_newcomers_without_labels_are_scaled_as_the_clients_were(tmp_path: Path) -> None:

@@ -80,3 +80,11 @@ def test_newcomers_are_placed_after_the_run(tmp_path: Path, method: object) -> N
     assert (tmp_path / "run" / "placements" / "c6.safetensors").is_file()
     with pytest.raises(FedcladeError, match="shape"):
         fedclade.place(tmp_path / "run", planted(shape=(5,)))
+
+
+def test_an_event_after_the_last_round_is_said(tmp_path: Path) -> None:
+    events = [{"round": 20, "join": 2}]
+    result = fedclade.run(
+        "digits", split="label-groups:2", clients=6, method="fedavg", rounds=1, rows=20, events=events, workers=1
+    )
+    assert any("the event of round 20 comes after the last round, 1" in remark for remark in result.record["remarks"])

@@ -136,3 +136,16 @@ def test_any_plain_state_survives_packing(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"rubbish")
     with pytest.raises(FedcladeError, match="damaged"):
         packing.load(tmp_path / "bad")
+
+
+def test_to_go_on_with_other_software_is_said(tmp_path: Path) -> None:
+    """A run on another kernel or version goes on, with other bits than it would have had, and not without a word."""
+    fedclade.run(
+        "digits", split="label-groups:2", clients=4, method="fedavg", rounds=1, workers=1, out=tmp_path / "run"
+    )
+    folder = RunFolder.open(tmp_path / "run")
+    record = folder.settings
+    with folder:
+        folder.update_settings({**record, "machine": {**record["machine"], "kernel": "3 lanes"}})
+    with pytest.warns(UserWarning, match=r"kernel \(3 lanes, now .*\) changed"):
+        fedclade.resume(tmp_path / "run", rounds=2)

@@ -7,6 +7,7 @@ import typer
 
 from fedclade.cli import options
 from fedclade.display import make_console
+from fedclade.errors import FedcladeError
 
 
 def predict(
@@ -22,8 +23,10 @@ def predict(
     from fedclade.files import write_atomically
     from fedclade.predicting import predict as predicted
 
-    found = predicted(folder, client, file)
     target = out or file.with_name(f"{stem_of(file)}.predictions.csv")
+    if target.resolve() == file.resolve():
+        raise FedcladeError(f"{target} holds the rows: choose another --out")
+    found = predicted(folder, client, file)
     write_atomically(target, lambda part: found.to_csv(part, index=False))
     make_console().print(f"{len(found):,} predictions by the model of {client}: {target}", soft_wrap=True)
 

@@ -32,6 +32,7 @@ def compare(
     comparison = Comparison(study, Path(out))
     for run in study.runs(comparison.out):
         run.check()
+    check_data(study.runs(comparison.out))
     write_json(comparison.out / "study.json", study.model_dump(mode="json"))
     missing = [run for run in study.runs(comparison.out) if not run.folder.is_finished and not is_known(run)]
     for run, failure in run_all(missing, workers or cores()):
@@ -39,6 +40,28 @@ def compare(
             comparison.failures[run.label, run.seed] = failure
         on_run(run, failure)
     return comparison
+
+
+def check_data(runs: Iterable[PlannedRun]) -> None:
+    """Refuse to take runs for these that were made with other rows: a person's files may have changed since."""
+    from fedclade.assembly import make_federation
+    from fedclade.data import fingerprint
+    from fedclade.settings import settings_from
+
+    now: dict[str, str] = {}
+    for run in runs:
+        settings = settings_from(run.settings)
+        if ":" not in settings.data or settings.engine == "flower" or not (run.path / "settings.json").is_file():
+            continue
+        told = settings.model_dump_json(include={"data", "split", "clients", "rows", "test_view", "seed", "data_dir"})
+        rows = f"{told}{settings.reading.model_dump_json()}"
+        if rows not in now:
+            now[rows] = fingerprint(make_federation(settings))
+        if run.folder.settings["fingerprint"] != now[rows]:
+            raise FedcladeError(
+                f"{run.path} was made with other rows than {settings.data} holds now: delete it, or choose another "
+                "--out"
+            )
 
 
 def run_all(runs: Sequence[PlannedRun], workers: int) -> Iterable[tuple[PlannedRun, str | None]]:

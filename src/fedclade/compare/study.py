@@ -87,12 +87,17 @@ class PlannedRun:
 
     def check(self) -> None:
         """Refuse to take a run for this one that was made with other settings."""
+        from fedclade.runs.record import changed_code
         from fedclade.settings import flat, settings_from
 
         if not (self.path / "settings.json").is_file():
             return
         made = self.folder.settings["settings"]
         asked = settings_from(self.settings).from_anywhere()
+        if changed := changed_code(self.folder.settings, asked):
+            raise FedcladeError(
+                f"{self.path} was made with another text of {changed[0]}: delete it, or choose another --out"
+            )
         if asked.is_open_ended:  # the run has settled it
             asked = asked.training_for(made["training"]["local_epochs"])
         wanted = asked.model_dump(mode="json", exclude={"workers", "data_dir", "timeout"})

@@ -120,7 +120,9 @@ class Preprocessing(BaseModel):
             raise FedcladeError(f"column {empty[0]!r} has no value in any training row: leave it out (data.ignore)")
         is_marked = (total["missing"] > 0) & (missing != "refuse")
         scales = _scale(total) if scaling == "federated" else (np.zeros(len(names)), np.ones(len(names)))
-        fills = [None] * len(names) if missing == "refuse" else total[missing].tolist()
+        fills = [None] * len(names)
+        if missing != "refuse":
+            fills = np.where(_is_sound(total), total[missing], 0.0).tolist()
         numbers = [
             Number(name=name, mean=mean, std=std, fill=fill, marked=marked)
             for name, mean, std, fill, marked in zip(names, *scales, fills, is_marked, strict=True)
@@ -265,9 +267,18 @@ def lopsided(
 
 
 def _scale(found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column; the latter is 1 where a column is the same in all rows."""
+    """Mean and standard deviation of each column; the latter is 1 where a column is the same in all rows.
+
+    A column with an infinite or too large value is left as it is, so that `apply` names the row that holds it.
+    """
     mean, std = found["mean"], np.sqrt(found["deviations"] / np.maximum(found["count"], 1))
-    return mean, np.where(std > CONSTANT * np.abs(mean), std, 1.0)
+    is_sound = _is_sound(found)
+    return np.where(is_sound, mean, 0.0), np.where(is_sound & (std > CONSTANT * np.abs(mean)), std, 1.0)
+
+
+def _is_sound(found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of each column, whether no value in it is infinite or too large."""
+    return np.asarray(np.isfinite(found["mean"]) & np.isfinite(found["deviations"]))
 
 
 def _category(name: str, clients: Sequence[Statistics], may_miss: bool) -> Category:

@@ -68,6 +68,7 @@ class Placement:
     measure: str  # what the distances are: "training loss", "distance of last layers", ...
     limit: float | None = None  # who is farther than this from every cluster gets one of its own
     confidence: float | None = None  # how much nearer the cluster is than the next: 0 to 1
+    at_home: float | None = None  # the share of members who would be placed where they are, where the method says so
 
 
 @dataclass(frozen=True)

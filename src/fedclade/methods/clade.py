@@ -236,6 +236,7 @@ class Clade(Method):
         members, inside = np.unique([homes[client] for client in clients], return_inverse=True)
         sizes = np.bincount(inside)[inside].astype(float)
         squares, at_home, chance = np.zeros((len(rows), len(members))), np.zeros(len(clients)), 0.0
+        of_members = np.zeros((len(clients), len(members)))
         chances = told.chance_of_rows()
         for layer, points in told.rows_alone().items():
             centres = np.stack([points[inside == place].mean(axis=0) for place in range(len(members))])
@@ -245,13 +246,18 @@ class Clade(Method):
             weight = between / max(float(apart.mean()), 1e-12) / max(float(between), 1e-12)
             theirs = np.stack([np.asarray(of[layer], np.float64).mean(axis=0) for of in rows.values()])
             squares += weight * ((theirs[:, None] - centres) ** 2).sum(axis=2)
+            of_members += weight * ((points[:, None] - centres) ** 2).sum(axis=2)
             at_home += weight * apart * (sizes / np.maximum(sizes - 1, 1)) ** 2  # from the centre of the others
             chance += weight * chances[layer]
         theirs = np.array([len(next(iter(of.values()))) for of in rows.values()])
         mine, new = chance / np.maximum(told.rows, 1.0), chance / np.maximum(theirs, 1.0)
         limits = np.sqrt(new + room((at_home - mine)[sizes > 1], mine[sizes > 1], new))
+        of_members[np.arange(len(clients)), inside] = at_home
+        recognised = (of_members.argmin(axis=1) == inside)[sizes > 1]
+        share = float(recognised.mean()) if len(recognised) else None
+        measure = "distance of rows without labels"
         return {
-            client: placement(dict(zip(members.tolist(), row, strict=True)), "distance of rows without labels", limit)
+            client: replace(placement(dict(zip(members.tolist(), row, strict=True)), measure, limit), at_home=share)
             for client, row, limit in zip(rows, squares.tolist(), limits.tolist(), strict=True)
         }
 

@@ -1,5 +1,6 @@
 """What a run folder says of how a run was begun: every setting as used, what they met, and with which versions."""
 
+import hashlib
 import importlib.metadata
 import platform
 import sys
@@ -10,11 +11,56 @@ from pathlib import Path
 from typing import Any
 
 from fedclade.clients.objective import Metric, Objective, record_of
-from fedclade.errors import FedcladeError
-from fedclade.methods import METHODS, Method
+from fedclade.errors import FedcladeError, imported
+from fedclade.methods import METHODS, Method, name_of
 from fedclade.settings import Settings, settings_from
 
 IN_PYTHON = "own"  # what the record says of data or models given as Python objects
+
+
+def own_code(settings: Settings) -> dict[str, str]:
+    """A mark of each file of a person's own that a method or model comes from: another text is another method."""
+    names = [name_of(settings.method), *(settings.model or "").split(",")]
+    own = {name.partition(":")[0]: name for name in names if ":" in name}
+    files = {}
+    for module, name in sorted(own.items()):
+        imported(name, "model")
+        files[module] = getattr(sys.modules[module], "__file__", None)
+    return {module: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] for module, file in files.items() if file}
+
+
+def circumstances() -> dict[str, dict[str, Any]]:
+    """What the bits of a run hang on beside its settings and data."""
+    from fedclade.clients.batched.kernel import KERNEL
+
+    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "kernel": "none" if KERNEL is None else f"{KERNEL.lanes} lanes",
+        },
+    }
+
+
+def changed_circumstances(record: Mapping[str, Any]) -> list[str]:
+    """In what a run would go on otherwise than it began, in words."""
+    return [
+        f"{name} ({record[kind][name]}, now {now})"
+        for kind, facts in circumstances().items()
+        for name, now in facts.items()
+        if record.get(kind, {}).get(name, now) != now
+    ]
+
+
+def changed_code(record: Mapping[str, Any], settings: Settings) -> list[str]:
+    """The files of a person's own that read otherwise than when a run was begun."""
+    known = record.get("code", {})
+    return [name for name, mark in own_code(settings).items() if known.get(name, mark) != mark]
 
 
 def run_record(
@@ -32,7 +78,6 @@ def run_record(
     **more: Any,
 ) -> dict[str, Any]:
     """What settings.json holds."""
-    packages = ("fedclade", "torch", "numpy", "scipy", "scikit-learn")
     return {
         "settings": settings.model_dump(mode="json"),
         "task": record_of(task or settings.task),  # as all clients' labels made it
@@ -44,12 +89,9 @@ def run_record(
         "columns": list(columns),
         "metrics": [asdict(metric) for metric in metrics or settings.task.measured],  # the main one first
         "fingerprint": fingerprint,
+        "code": own_code(settings),
         **more,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
-        },
-        "machine": {"system": platform.system(), "processor": platform.machine()},
+        **circumstances(),
         "command": sys.argv[1:] if Path(sys.argv[0]).name == "fedclade" else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

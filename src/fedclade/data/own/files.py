@@ -1,5 +1,6 @@
 """A folder with one file for each client (or one folder of images), or one table with all clients."""
 
+import os
 import stat
 import zipfile
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def clients_in(folder: Path, options: DataOptions) -> tuple[list[OwnRows], list[
 
 def clients_of_table(path: Path, options: DataOptions) -> list[OwnRows]:
     """The clients of one table that names the client of each row."""
+    _check_there(path)
     kind = _kind(path, KINDS)
     if kind not in TABLES or not _is_file(path):
         raise FedcladeError(f"{path}: it is no table: give a file of a kind among {listed(TABLES)}")
@@ -68,6 +70,7 @@ def clients_of_table(path: Path, options: DataOptions) -> list[OwnRows]:
 
 def read_rows(path: Path, options: DataOptions) -> Any:
     """Rows without labels: the table of a file, or the array `x` of an .npz."""
+    _check_there(path)
     kind = _kind(path, KINDS)
     if not kind or not _is_file(path):
         raise FedcladeError(f"{path}: it is no file with rows: give one of a kind among {listed(KINDS)}")
@@ -109,6 +112,11 @@ def _client_name(path: Path, kinds: tuple[str, ...]) -> tuple[str, list[str]]:
 def _kind(path: Path, kinds: tuple[str, ...]) -> str:
     """What a file's name ends with, if we read such files."""
     return next((kind for kind in kinds if path.name.lower().endswith(kind) and path.name.lower() != kind), "")
+
+
+def _check_there(path: Path) -> None:
+    if not os.path.lexists(path):
+        raise FedcladeError(f"{path}: there is no such file: give the path of one")
 
 
 def _is_file(path: Path) -> bool:
