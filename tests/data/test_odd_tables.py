@@ -1,5 +1,6 @@
 """Tables as people leave them: what is read right, and what is said of the rest."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,16 @@ def test_columns_that_are_probably_no_features_are_said(tmp_path: Path) -> None:
         )
     assert said(federation, "column 'day' holds another text in most rows")
     assert not from_folder(tmp_path, ignore=["patient", "case_id", "day"]).remarks
+
+
+@pytest.mark.parametrize(
+    "write", ["{:,.2f}".format, lambda n: f"{n:.2f}".replace(".", ","), lambda n: f"{n:,.0f}".replace(",", " ")]
+)
+def test_numbers_with_separators_are_said(tmp_path: Path, write: Callable[[float], str]) -> None:
+    amounts = np.random.default_rng(0).uniform(10, 1e6, ROWS)
+    for name in ("a.csv", "b.csv"):
+        frame().assign(amount=[write(each) for each in amounts]).to_csv(tmp_path / name, index=False)
+    assert said(from_folder(tmp_path), "column 'amount' looks like numbers with separators, as")
 
 
 def test_columns_without_a_name_are_left_out_with_a_word(tmp_path: Path) -> None:

@@ -508,6 +508,9 @@ def test_unknown_names_and_forms(tmp_path: Path) -> None:
     refused(lambda: sources.load("mnits"), "did you mean 'mnist'?")
     refused(lambda: sources.load("mnist:rows"), "mnist has no forms")
     refused(lambda: sources.load("motionsense:row"), "did you mean 'rows'?")
+    refused(lambda: sources.load(str(tmp_path)), f"write folder:{tmp_path}")
+    (tmp_path / "people.csv").write_text("x,y\n1,2\n")
+    refused(lambda: sources.load(f"{tmp_path}/people.csv"), f"write table:{tmp_path}/people.csv")
     for form in ("tfidf", "hash-0", "hash--1", "hash-N"):
         refused(lambda form=form: sources.load(f"drug-reviews:{form}"), "unknown form of drug-reviews", "tfidf-N")
 

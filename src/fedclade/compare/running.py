@@ -51,7 +51,8 @@ def check_data(runs: Iterable[PlannedRun]) -> None:
     now: dict[str, str] = {}
     for run in runs:
         settings = settings_from(run.settings)
-        if ":" not in settings.data or settings.engine == "flower" or not (run.path / "settings.json").is_file():
+        is_own = settings.data.startswith(("folder:", "table:"))
+        if not is_own or settings.engine == "flower" or not (run.path / "settings.json").is_file():
             continue
         told = settings.model_dump_json(include={"data", "split", "clients", "rows", "test_view", "seed", "data_dir"})
         rows = f"{told}{settings.reading.model_dump_json()}"

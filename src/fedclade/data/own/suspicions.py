@@ -10,6 +10,8 @@ from fedclade.data.own.tables import Table, is_text, is_written_number, numbers_
 
 FEW = 20  # rows, below which nothing stands out
 NINES = re.compile(r"-9{2,}|9{3,}")  # what is written for a missing value where a number must stand
+# 1,059,956.76, 1.063.550,28, 1 059 956 or 3,14: what programs take for text where a plain number is meant
+GROUPED = re.compile(r"[-+]?(\d{1,3}([,.' \u00a0\u202f]\d{3})+([.,]\d+)?|\d+,\d+)")
 TRUTHS = {"true": "1", "false": "0"}
 IDENTIFIER = re.compile(r"(^|[_ .-])(id|nr|no|index)$", re.IGNORECASE)
 
@@ -42,7 +44,9 @@ def _of_numbers(name: str, numbers: np.ndarray) -> Iterator[str]:
 def _of_texts(name: str, texts: np.ndarray, raw: bool) -> Iterator[str]:
     values = {text for text in texts if text is not None}
     words = sorted(text for text in values if not is_written_number(text))
-    if words and len(words) < len(values) / 2:
+    if words and 2 * sum(GROUPED.fullmatch(word) is not None for word in words) > len(words):
+        yield f"column {name!r} looks like numbers with separators, as {words[0]!r}: write them plainly, as 1059956.76"
+    elif words and len(words) < len(values) / 2:
         remedy = f"set data.gaps='[\"{words[0]}\"]'" if raw else "leave such cells empty"
         yield f"column {name!r} is taken for text because of {words[0]!r}: if that means a missing value, {remedy}"
     elif len(values) > len(texts) / 2:
