@@ -230,7 +230,7 @@ def resume(
         raise FedcladeError(f"the data differ from those that the run in {path} began with: give it the same ones")
     if changed := [*changed_code(record, settings), *changed_circumstances(record)]:
         warnings.warn(
-            f"since the run in {path} began, {listed(changed)} changed: it may end with other bits than an unbroken one",
+            f"since the run in {path} began, {listed(changed)} changed: it may end with other bits than if unbroken",
             stacklevel=2,
         )
     spec = model or settings.model
