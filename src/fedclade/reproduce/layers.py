@@ -52,7 +52,7 @@ CHANGES = {AGAIN: 0, "change at the median": 4, "at nine tenths": 3, "at most": 
 
 
 def changes(run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
-    """How much weights' updates change in the last round, in learning rates, and whether they are always the same."""
+    """How much weights' updates change in the last round, in learning rates, and whether of the same as before."""
     record = run.last_kept("layers")
     lines: dict[tuple[str, ...], dict[str, float]] = {}
     for place, layer in enumerate(record["layers"]):
@@ -70,7 +70,7 @@ def most_stable(run: Finished) -> float | None:
 
 
 def told_apart(when: str, run: Finished) -> float | None:
-    """Share of the clients of the first two groups that a split by signs puts on the right side.
+    """Share of the clients, who are of two groups, that a split by signs puts on the right side.
 
     As the paper: the most stable layer, the client with the least stability in it as reference. A mean over rounds:
     `before` those in which not all clients are stable in some layer yet, `after` those from then on.
@@ -83,15 +83,14 @@ def told_apart(when: str, run: Finished) -> float | None:
         if "stability" not in record:
             continue
         groups = np.array([run.record["groups"][client] for client in record["clients"]])
-        two = np.flatnonzero(groups < 2)
-        stability = np.asarray(record["stability"])[two]
+        stability = np.asarray(record["stability"])
         recent = [*recent, stability][-WINDOW:]
         if turn is None and len(recent) == WINDOW and (np.mean(recent, axis=0) < limit).all(axis=0).any():
             turn = len(shares)
         layer = int(np.nanargmin(np.nanmean(stability, axis=0)))
-        reference = two[int(np.nanargmin(stability[:, layer]))]
-        side = np.asarray(record["cosine"])[layer][reference][two] > 0
-        right = side == (groups[two] == groups[reference])
+        reference = int(np.nanargmin(stability[:, layer]))
+        side = np.asarray(record["cosine"])[layer][reference] > 0
+        right = side == (groups == groups[reference])
         shares.append(float(max(right.mean(), 1 - right.mean())))
     chosen = shares[:turn] if when == "before" else shares[len(shares) if turn is None else turn :]
     return float(np.mean(chosen)) if chosen else None
