@@ -99,7 +99,7 @@ def most_stable_watched(run: Finished) -> float | None:
 def _rounds_with_stability(run: Finished) -> Iterator[tuple[Mapping[str, Any], int]]:
     """What was kept in each round in which updates have a stability, and how many clients are stable in one layer.
 
-    They are by its mean over the window, so that in the first rounds none is.
+    A client is so by its mean over the window: in the first rounds nobody is.
     """
     limit = STABLE * run.settings["training"]["learning_rate"]
     recent: list[np.ndarray] = []
