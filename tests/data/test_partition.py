@@ -206,6 +206,25 @@ def test_label_groups_are_disjoint() -> None:
     np.testing.assert_array_equal(federation.label_counts().sum(axis=0), 60)
 
 
+def test_label_groups_without_alpha_are_what_they_always_were() -> None:
+    assert partition(images(), "label-groups:2", 4).label_counts().tolist() == [
+        [27, 31, 30, 38, 24, 0, 0, 0, 0, 0],
+        [33, 29, 30, 22, 36, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 33, 35, 29, 25, 28],
+        [0, 0, 0, 0, 0, 27, 25, 31, 35, 32],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_label_groups_with_alpha_vary_inside_and_stay_disjoint(seed: int) -> None:
+    federation = partition(images(per_class=600), "label-groups:2:1", 10, seed)
+    counts, group = federation.label_counts(), np.array(list(federation.groups.values()))
+    assert group.tolist() == [0] * 5 + [1] * 5
+    np.testing.assert_array_equal(counts[:5].sum(axis=0), [600] * 5 + [0] * 5)
+    np.testing.assert_array_equal(counts[5:].sum(axis=0), [0] * 5 + [600] * 5)
+    assert min(np.ptp(counts[:5].sum(axis=1)), np.ptp(counts[5:].sum(axis=1))) > 50
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_loners_have_sets_of_labels_of_their_own(seed: int) -> None:
     federation = partition(images(), "loners:4", 20, seed=seed)
@@ -241,6 +260,31 @@ def test_non_iid_1_has_the_papers_label_ranges_and_unequal_sizes() -> None:
     np.testing.assert_array_equal(counts.sum(axis=0), 600)
     zeros = [counts[group == number, 0].sum() for number in (0, 3)]  # two groups share label 0
     assert abs(zeros[0] - zeros[1]) <= 1
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("spec", ["non-iid-1", "non-iid-2:0.7", "non-iid-3"])
+def test_hicfls_first_two_groups_share_all_clients(spec: str, channels: int) -> None:
+    federation = partition(images(per_class=600, channels=channels), f"{spec}:1:2", 20)
+    counts, group = federation.label_counts(), np.array(list(federation.groups.values()))
+    assert group.tolist() == [0] * 10 + [1] * 10
+    labels = [np.flatnonzero(counts[group == number].any(axis=0)).tolist() for number in (0, 1)]
+    if spec == "non-iid-1":
+        assert labels == [[0, 1, 2, 3], [3, 4, 5, 6]]
+        assert counts.sum(axis=0).tolist() == [600] * 7 + [0] * 3
+    elif spec == "non-iid-2:0.7":
+        dominant = counts[np.arange(20), group]
+        assert (np.abs(dominant - 0.7 * counts.sum(axis=1)) <= 0.5).all()
+    else:
+        assert labels == [list(range(10))] * 2
+        assert counts.sum(axis=0).tolist() == [600] * 10
+
+
+@pytest.mark.parametrize(("spec", "channels"), [("non-iid-1", 1), ("non-iid-2:0.7", 1), ("non-iid-3", 3)])
+def test_all_four_groups_are_the_default(spec: str, channels: int) -> None:
+    one, other = (partition(images(channels=channels), words, 20) for words in (spec, f"{spec}:1:4"))
+    assert one.groups == other.groups
+    assert train_rows(one).tobytes() == train_rows(other).tobytes()
 
 
 @pytest.mark.parametrize(("spec", "members"), [("non-iid-1", 5), ("non-iid-2:0.5", 5), ("non-iid-3", 10)])
@@ -316,6 +360,8 @@ def test_adacfl_b_is_ten_groups_of_neighbouring_pairs() -> None:
         ("rotation:4", 1, (0, 1, 2, 3)),
         ("non-iid-3", 1, (0, 2)),
         ("non-iid-3", 3, (0, 1, 2, 3)),
+        ("non-iid-3:1:2", 3, (0, 2)),
+        ("non-iid-3:1:4", 1, (0, 1, 2, 3)),
     ],
 )
 def test_rotations_turn_training_and_test_rows_alike(spec: str, channels: int, turns: tuple[int, ...]) -> None:
@@ -429,6 +475,14 @@ def test_natural_takes_every_test_view(view: str) -> None:
         ("loners:2:0.9", 400, "has sets of labels for 313 loners, not 360"),
         ("unequal:11", 20, "needs 11 or more labels"),
         ("non-iid-1", 3, "has 4 groups but there are 3 clients"),
+        ("non-iid-1:1:5", 20, "GROUPS is '5': give a whole number, 1 to 4, e.g. non-iid-1"),
+        ("non-iid-1:1:0", 20, "a whole number, 1 to 4"),
+        ("non-iid-2:0.7:1:1.5", 20, "a whole number, 1 to 4"),
+        ("non-iid-2:0.7:1:2", 1, "has 2 groups but there are 1 clients"),
+        ("non-iid-2:0.7:1:2:3", 20, "write non-iid-2:FRACTION[:ALPHA[:GROUPS]]"),
+        ("non-iid-3:1:3", 20, "write non-iid-3:1:2 (0, 180 degrees) or non-iid-3:1:4 (0, 90, ...)"),
+        ("non-iid-3:1:0", 20, "a whole number, 1 or more"),
+        ("label-groups:2:0", 20, "ALPHA is '0': give a number above 0"),
         ("adacfl-b", 9, "has 10 groups but there are 9 clients: give 10 or more"),
         ("adacfl-alpha:0.8:11", 20, "needs 11 or more labels"),
         ("rotation:3", 10, "write rotation:2"),
@@ -475,3 +529,4 @@ def test_the_registry_tells_how_to_write_each_split() -> None:
         assert entry.description
         assert "\n" not in entry.description
     assert splits()["adacfl-alpha"].syntax == "adacfl-alpha:FRACTION[:GROUPS]"
+    assert splits()["non-iid-2"].syntax == "non-iid-2:FRACTION[:ALPHA[:GROUPS]]"

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 from fedclade.cli import app
 from fedclade.compare import PlannedRun
 from fedclade.compare.study import mark_of
+from fedclade.data.partition.allocation import Allocation, Request
+from fedclade.data.partition.registry import parsed
 from fedclade.errors import FedcladeError
+from fedclade.randomness import stream
 from fedclade.reproduce import reproduce
 from fedclade.reproduce.catalogue import as_markdown, items
 from fedclade.reproduce.finished import (
@@ -27,7 +30,7 @@ from fedclade.reproduce.finished import (
 )
 from fedclade.reproduce.item import Experiment
 from fedclade.reproduce.kinds import Grid, Listing
-from fedclade.reproduce.layers import most_stable, told_apart
+from fedclade.reproduce.layers import most_stable, most_stable_watched, told_apart
 from fedclade.reproduce.making import Listener, _fewer_seeds
 from fedclade.reproduce.numbers import stated
 from fedclade.reproduce.page import Line, Page
@@ -360,25 +363,95 @@ def test_a_page_names_what_has_fewer_seeds_than_the_rest() -> None:
 
 
 def test_before_and_after_are_told_by_the_papers_own_sign() -> None:
-    """Two groups; from the round in which all are steady on, a split by signs tells them apart, before it does not."""
+    """Two groups of two; from round 6 on all are steady, from round 8 on a split by signs tells them apart."""
 
-    mixed, apart = np.ones((4, 4)), np.kron(2 * np.eye(2) - 1, np.ones((2, 2)))
-    kept = {
-        round: {
-            "clients": list("abcd"),
-            "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
-            "cosine": np.stack([mixed if round < 8 else apart]),
+    def of(rounds: range) -> Finished:
+        one_side = np.ones((4, 4))
+        lost = np.outer([1, 1, 1, -1], [1, 1, 1, -1])  # c stands with a and b
+        apart = np.outer([1, 1, -1, -1], [1, 1, -1, -1])
+        kept = {
+            round: {
+                "clients": list("abcd"),
+                "stability": np.full((4, 1), 0.5 if round < 6 else 0.001),
+                "cosine": np.stack([one_side if round < 7 else lost if round < 8 else apart]),
+            }
+            for round in rounds
         }
-        for round in range(3, 13)
-    }
-    watched = SimpleNamespace(
-        settings={"training": {"learning_rate": 0.1}},
-        record={"groups": {"a": 0, "b": 0, "c": 1, "d": 1}},
-        kept=lambda name: {**kept, 1: {"clients": list("abcd")}},
-    )
-    run = cast(Finished, watched)
-    assert told_apart("before", run) == 0.5  # rounds 3 to 7: the window is steady from round 8 on
+        watched = SimpleNamespace(
+            settings={"training": {"learning_rate": 0.1}},
+            record={"groups": {"a": 0, "b": 0, "c": 1, "d": 1}},
+            kept=lambda name: {**kept, 1: {"clients": list("abcd")}},  # round 1 has no stability yet
+        )
+        return cast(Finished, watched)
+
+    run = of(range(3, 13))
+    assert told_apart("before", run) == pytest.approx((4 * 0.5 + 0.75) / 5)  # the window is steady from round 8 on
     assert told_apart("after", run) == 1.0
+    assert most_stable_watched(run) == 4
+    never = of(range(3, 6))
+    assert told_apart("before", never) == 0.5
+    assert told_apart("after", never) is None
+    assert most_stable_watched(never) == 0
+
+
+def test_hicfls_table_4_is_of_twenty_clients_in_two_groups() -> None:
+    paper, item = ALL["hicfl/table4"]
+    cells, _ = item.planned(paper.settings, paper.scales["full"], "full")
+    assert [cell.row for cell in cells] == ["Non-IID-1", "Non-IID-2, beta 0.5", "Non-IID-2, beta 0.7", "Non-IID-3"]
+    for cell in cells:
+        assert (cell.settings["clients"], cell.settings["rounds"], cell.settings["data"]) == (20, 20, "cifar10")
+        split = dealt(cell.settings["split"], 20, "cifar10", 0)
+        assert split.group is not None
+        assert np.bincount(split.group).tolist() == [10, 10]
+
+
+def dealt(spec: str, clients: int, data: str, seed: int) -> Allocation:
+    """What a split gives the clients of a data set, of which its numbers of rows are enough to know."""
+    split, numbers = parsed(spec)
+    assert split.allocate is not None
+    return split.allocate(Request(SIZES[data], clients, data == "cifar10", stream(seed, "split")), *numbers)
+
+
+SIZES = {  # training rows of each label
+    "mnist": np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]),
+    "fashion-mnist": np.full(10, 6000),
+    "cifar10": np.full(10, 5000),
+}
+GREY, CIFAR = ("mnist", "fashion-mnist"), ("cifar10",)
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest", "most", "spec", "clients", "data"),
+    [
+        ("", 480, 9200, "non-iid-1", 20, GREY),
+        ("", 410, 7600, "non-iid-1", 20, CIFAR),
+        ("", 900, 5800, "non-iid-3", 20, GREY),
+        ("", 780, 4400, "non-iid-3", 20, CIFAR),
+        ("table4", 500, 4700, "non-iid-1:1:2", 20, CIFAR),
+        ("table4", 430, 1400, "non-iid-2:0.5:1:2", 20, CIFAR),
+        ("table4", 330, 1000, "non-iid-2:0.7:1:2", 20, CIFAR),
+        ("table4", 750, 4800, "non-iid-3:1:2", 20, CIFAR),
+        ("fig1", 1800, 9600, "label-groups:2:1", 10, CIFAR),
+        ("fig2", 1900, 7800, "non-iid-3:1:2", 10, CIFAR),
+    ],
+)
+def test_hicfls_notes_tell_how_many_rows_clients_have(
+    name: str, fewest: int, most: int, spec: str, clients: int, data: tuple[str, ...]
+) -> None:
+    paper, item = ALL[f"hicfl/{name or 'table2'}"]
+    assert f"{fewest:,} to {most:,}" in " ".join(item.notes if name else paper.notes)
+    rows = np.concatenate([dealt(spec, clients, each, seed).counts.sum(axis=1) for each in data for seed in range(5)])
+    assert [float(f"{number:.2g}") for number in (rows.min(), rows.max())] == [fewest, most]
+
+
+def test_hicfls_notes_tell_what_non_iid_2_leaves_to_clients() -> None:
+    notes = " ".join(ALL["hicfl/table2"][0].notes)
+    for told, mean, data in (("some 1,350 rows", 1350, GREY), ("(CIFAR10: 1,100)", 1100, CIFAR)):
+        assert told in notes
+        counts = [dealt("non-iid-2:0.7", 20, each, seed).counts for each in data for seed in range(5)]
+        assert np.concatenate(counts).sum(axis=1).mean() == pytest.approx(mean, rel=0.03)
+    for sizes in SIZES.values():
+        assert sizes[:4].sum() < 0.7 * 20 * 2000  # rows of the dominant labels: an average of 2,000 is impossible
 
 
 def test_clients_that_are_stable_at_once_are_counted_layer_by_layer() -> None:

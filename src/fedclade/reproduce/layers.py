@@ -1,6 +1,7 @@
 """Networks layer by layer: their weights, and what a FedAvg that looks on (`LayerWatch`) kept of clients' updates."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ CHANGES = {AGAIN: 0, "change at the median": 4, "at nine tenths": 3, "at most": 
 
 
 def changes(run: Finished) -> dict[tuple[str, ...], dict[str, float]]:
-    """How much weights' updates change in the last round, in learning rates, and whether they are always the same."""
+    """How much weights' updates change in the last round, in learning rates, and whether of the same as before."""
     record = run.last_kept("layers")
     lines: dict[tuple[str, ...], dict[str, float]] = {}
     for place, layer in enumerate(record["layers"]):
@@ -70,31 +71,43 @@ def most_stable(run: Finished) -> float | None:
 
 
 def told_apart(when: str, run: Finished) -> float | None:
-    """Share of the clients of the first two groups that a split by signs puts on the right side.
+    """Share of the clients, who are of two groups, that a split by signs puts on the right side.
 
     As the paper: the most stable layer, the client with the least stability in it as reference. A mean over rounds:
     `before` those in which not all clients are stable in some layer yet, `after` those from then on.
     """
-    limit = STABLE * run.settings["training"]["learning_rate"]
     shares: list[float] = []
-    recent: list[np.ndarray] = []
     turn = None
-    for _, record in sorted(run.kept("layers").items()):
-        if "stability" not in record:
-            continue
+    for record, stable in _rounds_with_stability(run):
         groups = np.array([run.record["groups"][client] for client in record["clients"]])
-        two = np.flatnonzero(groups < 2)
-        stability = np.asarray(record["stability"])[two]
-        recent = [*recent, stability][-WINDOW:]
-        if turn is None and len(recent) == WINDOW and (np.mean(recent, axis=0) < limit).all(axis=0).any():
+        if turn is None and stable == len(groups):
             turn = len(shares)
-        layer = int(np.nanargmin(np.nanmean(stability, axis=0)))
-        reference = two[int(np.nanargmin(stability[:, layer]))]
-        side = np.asarray(record["cosine"])[layer][reference][two] > 0
-        right = side == (groups[two] == groups[reference])
+        layer = int(np.nanargmin(np.nanmean(record["stability"], axis=0)))
+        reference = int(np.nanargmin(record["stability"][:, layer]))
+        side = record["cosine"][layer][reference] > 0
+        right = side == (groups == groups[reference])
         shares.append(float(max(right.mean(), 1 - right.mean())))
     chosen = shares[:turn] if when == "before" else shares[len(shares) if turn is None else turn :]
     return float(np.mean(chosen)) if chosen else None
+
+
+def most_stable_watched(run: Finished) -> float | None:
+    """As `most_stable`, of a FedAvg that looked on."""
+    return max((float(stable) for _, stable in _rounds_with_stability(run)), default=None)
+
+
+def _rounds_with_stability(run: Finished) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """What was kept in each round in which updates have a stability, and how many clients are stable in one layer.
+
+    A client is so by its mean over the window: in the first rounds nobody is.
+    """
+    limit = STABLE * run.settings["training"]["learning_rate"]
+    recent: list[np.ndarray] = []
+    for _, record in sorted(run.kept("layers").items()):
+        if "stability" in record:
+            recent = [*recent, record["stability"]][-WINDOW:]
+            stable = np.mean(recent, axis=0) < limit
+            yield record, int(stable.sum(axis=0).max()) if len(recent) == WINDOW else 0
 
 
 def distance_maps(layers: tuple[int, ...], run: Finished) -> list[Picture]:

@@ -20,7 +20,9 @@ class Argument:
 
     @property
     def wanted(self) -> str:
-        return "a whole number, 1 or more" if self.whole else f"a number above 0, up to {self.up_to:,g}"
+        if not self.whole:
+            return f"a number above 0, up to {self.up_to:,g}"
+        return f"a whole number, 1 {f'to {self.up_to:g}' if np.isfinite(self.up_to) else 'or more'}"
 
     def read(self, text: str) -> float:
         number = int(text) if self.whole else float(text)  # raises ValueError where it is none
@@ -43,7 +45,10 @@ class Split:
 
     @property
     def syntax(self) -> str:
-        return self.name + "".join(f"[:{a.name}]" if a.optional else f":{a.name}" for a in self.arguments)
+        """An optional number can only be given with those before it, so that its brackets hold all that follow."""
+        needed = "".join(f":{a.name}" for a in self.arguments if not a.optional)
+        optional = [f"[:{a.name}" for a in self.arguments if a.optional]
+        return self.name + needed + "".join(optional) + "]" * len(optional)
 
 
 _SPLITS: dict[str, Split] = {}

@@ -27,10 +27,10 @@ SETS_OF_LONERS = (2, 3, 4, 5)  # how many labels they may hold
 
 FRACTION = Argument("FRACTION", up_to=1)
 ALPHA = Argument("ALPHA", up_to=1e6)
-INSIDE = replace(
-    ALPHA, optional=True
-)  # of the Dirichlet inside groups: 1 as the paper samples, 100 for members that are alike
+# Of the Dirichlet inside groups: 1 as HiCFL samples, 100 for members that are alike.
+INSIDE = replace(ALPHA, optional=True)
 GROUPS = Argument("GROUPS", whole=True)
+FIRST_GROUPS = Argument("GROUPS", whole=True, up_to=4, optional=True)  # of the four that a setting has
 
 FEDAVG = "FedAvg (AISTATS 2017)"
 NIID_BENCH = "FedClust (ICPP 2024), after NIID-Bench (ICDE 2022)"
@@ -96,13 +96,17 @@ def shards(request: Request, count: int) -> Allocation:
     return Allocation(request.counted(client_of[shard], np.repeat(np.arange(request.classes), request.sizes)))
 
 
-@registered("label-groups:4", GROUPS, paper="none: the plainest hidden groups, for demonstrations")
-def label_groups(request: Request, groups: int) -> Allocation:
-    """non-IID labels: cut into GROUPS ranges, each for one group of clients; clients of a group are alike"""
+@registered("label-groups:4", GROUPS, INSIDE, paper="none: the plainest hidden groups, for demonstrations")
+def label_groups(request: Request, groups: int, alpha: float | None = None) -> Allocation:
+    """non-IID labels: cut into GROUPS ranges, each for one group of clients, alike or by Dirichlet(ALPHA)"""
     request.need_labels(groups, f"label-groups:{groups}")
     group = request.groups_side_by_side(groups, f"label-groups:{groups}")
+    ranges = np.array_split(np.arange(request.classes), groups)
+    if alpha is not None:
+        held = np.stack([np.isin(np.arange(request.classes), labels) for labels in ranges])
+        return Allocation(dirichlet_in_groups(request, group, held, alpha), group)
     counts = np.zeros((request.clients, request.classes), dtype=np.int64)
-    for number, labels in enumerate(np.array_split(np.arange(request.classes), groups)):
+    for number, labels in enumerate(ranges):
         members = np.flatnonzero(group == number)
         rows = request.rng.permutation(np.repeat(labels, request.sizes[labels]))
         counts += request.counted(members[np.arange(len(rows)) * len(members) // max(1, len(rows))], rows)
@@ -143,31 +147,31 @@ def unequal(request: Request, groups: int) -> Allocation:
     return Allocation(topped_up(by_weight(request, held[group] * sizes[:, None]), request.smallest, held[group]), group)
 
 
-@registered("non-iid-1", INSIDE, paper=HICFL)
-def non_iid_1(request: Request, alpha: float = 1.0) -> Allocation:
-    """non-IID labels and sizes: four groups, labels 0-3, 3-6, 4-9, 0-9 of ten (or scaled), Dirichlet(ALPHA) inside"""
-    request.need_labels(4, "non-iid-1")
-    group = request.groups_side_by_side(4, "non-iid-1")
-    held = np.zeros((4, request.classes), dtype=bool)
-    for number, (first, end) in enumerate(((0, 4), (3, 7), (4, 10), (0, 10))):
-        held[number, first * request.classes // 10 : -(-end * request.classes // 10)] = True
+@registered("non-iid-1", INSIDE, FIRST_GROUPS, paper=HICFL)
+def non_iid_1(request: Request, alpha: float = 1.0, groups: int = 4) -> Allocation:
+    """non-IID labels and sizes: GROUPS (4), of labels 0-3, 3-6, 4-9, 0-9 of ten (or scaled), Dirichlet(ALPHA) inside"""
+    request.need_labels(4, "non-iid-1")  # with fewer, two of the ranges are the same
+    group = request.groups_side_by_side(groups, "non-iid-1")
+    held = np.zeros((groups, request.classes), dtype=bool)
+    for mine, (first, end) in zip(held, ((0, 4), (3, 7), (4, 10), (0, 10)), strict=False):
+        mine[first * request.classes // 10 : -(-end * request.classes // 10)] = True
     return Allocation(dirichlet_in_groups(request, group, held, alpha), group)
 
 
-@registered("non-iid-2:0.5", FRACTION, INSIDE, paper=HICFL)
-def non_iid_2(request: Request, fraction: float, alpha: float = 1.0) -> Allocation:
-    """non-IID labels and sizes: FRACTION of a client's rows has its group's label (0-3), others by Dirichlet(ALPHA)"""
-    request.need_labels(4, "non-iid-2")
-    group = request.groups_side_by_side(4, "non-iid-2")
+@registered("non-iid-2:0.5", FRACTION, INSIDE, FIRST_GROUPS, paper=HICFL)
+def non_iid_2(request: Request, fraction: float, alpha: float = 1.0, groups: int = 4) -> Allocation:
+    """non-IID labels and sizes: FRACTION of a client's rows has its group's (GROUPS: 4), others by Dirichlet(ALPHA)"""
+    request.need_labels(groups, "non-iid-2")
+    group = request.groups_side_by_side(groups, "non-iid-2")
     label_weights = gamma_weights(request, alpha)
     size_weights = request.rng.uniform(0.5, 1.5, request.clients)  # the paper: sizes differ; not by how much
     return Allocation(dominated(request, group, fraction, label_weights, size_weights), group)
 
 
-@registered("non-iid-3", INSIDE, paper=HICFL, turns_images=True)
-def non_iid_3(request: Request, alpha: float = 1.0) -> Allocation:
-    """non-IID features and sizes: images turned by group, grey 0/180, colour 0/90/180/270; Dirichlet(ALPHA) labels"""
-    turns = (0, 1, 2, 3) if request.colour else (0, 2)
+@registered("non-iid-3", INSIDE, replace(GROUPS, optional=True), paper=HICFL, turns_images=True)
+def non_iid_3(request: Request, alpha: float = 1.0, groups: int = 0) -> Allocation:
+    """non-IID features and sizes: as rotation, GROUPS by default 4 for colour, else 2; labels by Dirichlet(ALPHA)"""
+    turns = _turns_of(groups or (4 if request.colour else 2), f"non-iid-3:{alpha:g}")
     group = request.groups_side_by_side(len(turns), "non-iid-3")
     held = np.ones((len(turns), request.classes), dtype=bool)
     return Allocation(dirichlet_in_groups(request, group, held, alpha), group, turns)
@@ -197,10 +201,16 @@ def adacfl_b(request: Request) -> Allocation:
 @registered("rotation:4", GROUPS, paper="IFCA (NeurIPS 2020)", turns_images=True)
 def rotation(request: Request, groups: int) -> Allocation:
     """non-IID features: square images turned by group, 2: 0/180, 4: 0/90/180/270 degrees; labels alike, equal sizes"""
-    if groups not in (2, 4):
-        raise FedcladeError(f"split 'rotation:{groups}': write rotation:2 (0, 180 degrees) or rotation:4 (0, 90, ...)")
+    turns = _turns_of(groups, "rotation")
     group = request.groups_side_by_side(groups, f"rotation:{groups}")
-    return replace(iid(request), group=group, turns=(0, 2) if groups == 2 else (0, 1, 2, 3))
+    return replace(iid(request), group=group, turns=turns)
+
+
+def _turns_of(groups: int, what: str) -> tuple[int, ...]:
+    """Quarter turns of so many groups of images."""
+    if groups not in (2, 4):
+        raise FedcladeError(f"split '{what}:{groups}': write {what}:2 (0, 180 degrees) or {what}:4 (0, 90, ...)")
+    return (0, 2) if groups == 2 else (0, 1, 2, 3)
 
 
 add(
