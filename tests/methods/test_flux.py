@@ -11,7 +11,7 @@ from fedclade.clients.describe import describe
 from fedclade.clients.tasks import Described, Training
 from fedclade.clustering.density import dense_groups, elbow
 from fedclade.data.federation import Client, Federation
-from fedclade.methods.flux import Flux, Known, descriptors, ranges
+from fedclade.methods.flux import Flux, Known, descriptors, ranges, recognised
 from fedclade.newcomers import place_unlabelled
 from harness import Session, local, parts, whole_and_resumed
 from synthetic import planted
@@ -104,6 +104,26 @@ def test_newcomers_with_and_without_labels(tmp_path: Path) -> None:
         group = federation[client].group
         alike = {run.cluster_of(c.name) for c in early if c.group == group}
         assert placed.cluster in alike
+
+
+def test_who_would_be_placed_at_home_by_hand() -> None:
+    random = np.random.default_rng(3)
+    for apart in (0.0, 1.0, 20.0):
+        labels = np.array([0, 0, 0, 2, 2, 2, 2, 5])
+        rows = random.normal(size=(8, 6)) + apart * labels[:, None]
+        centres = {k: rows[labels == k].mean(axis=0) for k in (0, 2, 5)}
+        right = []
+        for k in range(7):  # the last one is alone
+            others = [j for j in range(8) if j != k]
+            far = {
+                label: np.linalg.norm(
+                    rows[k, :4] - np.mean([rows[j, :4] for j in others if labels[j] == label], axis=0)
+                )
+                for label in (0, 2, 5)
+            }
+            right.append(min(far, key=far.__getitem__) == labels[k])
+        assert recognised(rows[:, :4], labels, centres) == np.mean(right)
+    assert recognised(np.eye(2), np.array([0, 1]), {0: np.ones(2), 1: np.ones(2)}) is None
 
 
 def test_it_stops_and_goes_on(tmp_path: Path) -> None:

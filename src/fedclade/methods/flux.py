@@ -40,6 +40,7 @@ class Known:
     low: np.ndarray | None = None  # of each part of a descriptor
     high: np.ndarray | None = None
     centres: Mapping[int, np.ndarray] | None = None
+    at_home: float | None = None  # the share of members who would be placed where they are by all rows, without classes
 
     def scaled(self, parts: np.ndarray, there: np.ndarray) -> np.ndarray:
         """(clients, numbers): descriptors (clients, parts, numbers) between 0 and 1; parts that are not there apart."""
@@ -109,7 +110,8 @@ class Flux(Method):
         ask.record("density", limit=limit, labels=labels, clients=list(told))
         made = Clusters.from_labels(list(told), labels, through)
         centres = {k: rows[labels == k].mean(axis=0) for k in made.members}
-        made = made.remembering(replace(known, centres=centres))
+        at_home = recognised(rows[:, : 2 * parts.shape[-1]], labels, centres)
+        made = made.remembering(replace(known, centres=centres, at_home=at_home))
         return self.admit(made, set(context.clients) - set(told), context, ask)
 
     # Newcomers
@@ -145,7 +147,8 @@ class Flux(Method):
             parts = np.stack([of["features"].mean(axis=0), of["features"].std(axis=0)])[None]
             whole = replace(known, low=known.low[:2], high=known.high[:2])  # type: ignore[index]
             row = whole.scaled(parts, np.ones((1, 2), np.bool_))[0]
-            placements[client] = self._nearest(known, row, "descriptors of rows without labels")
+            found = self._nearest(known, row, "descriptors of rows without labels")
+            placements[client] = replace(found, at_home=known.at_home)
         return placements
 
 
@@ -156,6 +159,16 @@ def descriptors(told: Mapping[str, Described]) -> tuple[np.ndarray, np.ndarray]:
     counts = np.stack([one["counts"] for one in values])
     there = np.hstack([np.ones((len(values), 2), np.bool_), np.repeat(counts > 1, 2, axis=1)])
     return parts.reshape(len(values), -1, parts.shape[-1]).astype(np.float64), there
+
+
+def recognised(rows: np.ndarray, labels: np.ndarray, centres: Mapping[int, np.ndarray]) -> float | None:
+    """The share of clients who are nearest to the others of their cluster, by the first numbers of descriptors."""
+    far = np.stack([np.linalg.norm(rows - centre[: rows.shape[1]], axis=1) for centre in centres.values()], axis=1)
+    own = np.searchsorted(list(centres), labels)
+    sizes = np.bincount(own)[own]
+    far[np.arange(len(rows)), own] *= sizes / np.maximum(sizes - 1, 1)  # from the centre of the others
+    there = sizes > 1
+    return float((far.argmin(axis=1) == own)[there].mean()) if there.any() else None
 
 
 def ranges(parts: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
