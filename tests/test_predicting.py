@@ -167,3 +167,15 @@ def test_predictions_do_not_replace_the_rows(prices: fedclade.Result, tmp_path: 
     told = CliRunner().invoke(app, ["predict", str(prices.path), str(file), "--client", "town-1", "--out", str(file)])
     assert told.exit_code != 0
     assert file.read_bytes() == before
+
+
+def test_rows_of_other_clients_are_said(tmp_path: Path) -> None:
+    table = pd.concat([ward(k).assign(ward=10 + k) for k in range(3)])
+    options = {"label": "state", "client": "ward", "scaling": "federated"}
+    run = fedclade.run(table, method="fedclust", rounds=1, workers=1, out=tmp_path / "run", data_options=options)
+    with pytest.warns(UserWarning, match=r"80 of 120 rows are of other clients by column 'ward', as '11'"):
+        assert len(fedclade.predict(run.path, "10", table)) == 120
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fedclade.predict(run.path, "10", table[table["ward"] == 10])
+        fedclade.predict(run.path, "10", table.drop(columns="ward"))

@@ -49,7 +49,7 @@ def predict(
 
     result = load(path)
     settings = recorded_settings(result.record, path, method, task)
-    x = prepared(data, result.record.get("preprocessing"), settings.reading)
+    x = prepared(data, result.record.get("preprocessing"), settings.reading, client=client)
     if list(x.shape[1:]) != result.record["input_shape"]:
         raise FedcladeError(f"rows have shape {x.shape[1:]}, those of the run {tuple(result.record['input_shape'])}")
     if not len(x):

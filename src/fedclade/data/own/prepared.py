@@ -10,13 +10,18 @@ import numpy as np
 from fedclade.data.options import DataOptions
 from fedclade.data.own.files import read_rows
 from fedclade.data.own.given import is_frame, rows_as_numbers
-from fedclade.data.own.tables import Table, columns_of
+from fedclade.data.own.tables import Table, columns_of, texts_of
 from fedclade.data.preprocessing import Columns, Preprocessing
 from fedclade.errors import FedcladeError, listed
 
 
-def prepared(data: Any, known: Mapping[str, Any] | None, options: DataOptions, where: str = "the rows") -> np.ndarray:
-    """From a file as clients have them, a DataFrame or an array; `known` is the preprocessing that a run recorded."""
+def prepared(
+    data: Any, known: Mapping[str, Any] | None, options: DataOptions, where: str = "the rows", client: str | None = None
+) -> np.ndarray:
+    """From a file as clients have them, a DataFrame or an array; `known` is the preprocessing that a run recorded.
+
+    `client` is whose rows they are meant to be: a table may name others.
+    """
     if isinstance(data, str | Path):
         where, data = f"{data}", read_rows(Path(data).expanduser(), options)
     elif is_frame(data):
@@ -26,6 +31,11 @@ def prepared(data: Any, known: Mapping[str, Any] | None, options: DataOptions, w
         raise FedcladeError("each client of this run scales by its own rows: only it can prepare rows for its model")
     if isinstance(data, Table):
         columns = _columns(data, preprocessing, where)
+        if client is not None and options.client in data.names:
+            strange = [name for name in texts_of(data[options.client]).tolist() if name not in (client, None)]
+            if strange:
+                told = f"{len(strange):,} of {len(data):,} rows are of other clients by column {options.client!r}"
+                warnings.warn(f"{where}: {told}, as {strange[0]!r}: the model of {client!r} is asked all", stacklevel=3)
     else:
         x = rows_as_numbers(data, where, options)
         if preprocessing is None:
