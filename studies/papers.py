@@ -398,12 +398,13 @@ def shares_of_uplink(folder: Path) -> str:
     shares = table[table["row"] == row].groupby("column")["models sent, %"].agg(["mean", "count"])
     said = ", ".join(
         f"{share['mean']:.1f} % on {column} (of {share['count']:.0f} seed{'s' if share['count'] > 1 else ''}): "
-        f"**{judged(abs(share['mean'] - 62.5) < 5)}**"
+        f"**{judged(round(abs(share['mean'] - 62.5), 6) <= 5)}**"
         for column, share in shares.iterrows()
     )
     return (
         f"FedSCCS with power of choice and K = 10 sends 62.5 % of FedAvg's models in the paper, here (within 5 points) {said} "
-        f"([Figure 8]({folder.name}/fedsccs-fig8.md)); with one member at random it is 47.5 % whatever the clusters are."
+        f"([Figure 8]({folder.name}/fedsccs-fig8.md)). It follows from the sizes of the clusters: 62.5 % are 14 clients a round, 58.8 % are "
+        "13. With one member at random it is 47.5 % whatever the clusters are."
     )
 
 

@@ -115,7 +115,7 @@ CIFARS_ROUNDS = (
 )
 
 FMTL_HERE = (
-    "FMTL may split from round 6 on, with the thresholds that have the highest accuracy in the end, on rows of "
+    "FMTL may split from round 6 on, with the thresholds that have the highest accuracy in round 30, on rows of "
     "the training files (`make results-mtcfl`). Where that has not been run it has CFL's own, which no update is long "
     "enough for here, and may split after round 20: it is FedAvg."
 )
