@@ -124,7 +124,7 @@ reproductions: install
 	$(call page,fedsccs/fig5,--scale full --seeds 3)
 	$(call page,fedsccs/fig8,--scale full --seeds 3 $(TEN))
 	$(call page,hicfl/table2,--scale full --seeds 1 $(MNISTS))
-	$(call page,hicfl/table2,--scale full --seeds 3 $(MNIST) $(TRIGGER))
+	$(call page,hicfl/table2,--scale full --seeds 3 $(MNISTS) $(TRIGGER))
 	$(call page,hicfl/table2,--scale full $(MNISTS) --only-finished)
 	$(call page,hicfl/table3,--scale full --seeds 1 $(MNISTS))
 	$(call page,hicfl/table3,--scale full $(MNISTS) --only-finished)
