@@ -6,9 +6,9 @@ Devices", IEEE TMC 2024.
 A cluster is due when some layer of every member turns steadily over the window (eqs. 12-15), which is looked at in
 every round. Its most stable member is the reference; whoever's update has a positive cosine with it stays on its side
 (eqs. 17, 18); every stable layer is tried. One member that does not turn steadily prevents a split. With short last
-batches left out (`training.drop_last`) the trigger fires by round 19 in the paper's Non-IID-2 and -3 on MNIST and
-Fashion-MNIST (there in -3 only where clients are alike), never in its Non-IID-1 (seed 0; CIFAR-10 has not been run;
-docs/results/hicfl-table3.md). Our rule for the same loop, `agreement`, does not wait for everybody.
+batches left out (`training.drop_last`) the trigger fires in the paper's Non-IID-2 and -3 on MNIST and Fashion-MNIST
+(there in -3 only where clients are alike), never in its Non-IID-1 (CIFAR-10 has not been run;
+docs/results/hicfl-table3.md tells when). Our rule for the same loop, `agreement`, does not wait for everybody.
 """
 
 from collections.abc import Mapping

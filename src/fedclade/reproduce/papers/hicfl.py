@@ -235,7 +235,7 @@ PAPER = Paper(
                 ARI,
             ),
             notes=(
-                "In Non-IID-2 accuracies on MNIST and FashionMNIST are some 10 to 15 points below the paper's in every "
+                "In Non-IID-2 accuracies on MNIST and FashionMNIST are some 10 to 16 points below the paper's in every "
                 "row, FedAvg's too, which suggests that clients there took more steps.",
                 MTCFL_HERE,
                 "IFCA is given the true number of groups and one random start, and is not tuned further: in some cells "
