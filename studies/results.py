@@ -514,9 +514,9 @@ What we make of the numbers below, paper by paper:
   clients well is a cluster for each set of labels, some forty, not the paper's two or four.
 - **HiCFL.** Its rule splits some settings and not others: one client that is not stable prevents it. Where it splits, cluster models are
   mostly 3 to 6 points above FedAvg's, as the paper has it (in Non-IID-2 all accuracies are 10 to 16 points below the paper's), and locally
-  trained ones 0 to 2. Whether it is above a CFL with tuned thresholds, or IFCA with the right number, is open.
-- **AdaCFL.** An automatic threshold finds the groups exactly in all four settings of MNIST, after one round; the paper's 1.4 makes one
-  cluster of all there. What the groups are worth depends on how unlike they are: from 20 points above FedAvg to 2 below. Models learn
+  trained ones 0 to 2. Above a CFL with tuned thresholds, or IFCA with the right number, it is nowhere for sure.
+- **AdaCFL.** An automatic threshold finds the groups exactly in all four settings of MNIST, after one round; the paper's 1.4 cuts
+  hardly anything there ([when](systems.md#adacfl)). What the groups are worth depends on how unlike they are: from 20 points above FedAvg to 2 below. Models learn
   slowly at the rate and the batches that the paper tells, so that its few rounds are met in one setting only.
 - **FedSCCS.** On rows beside those trained on, ten clusters are far above one model, and random ones nearly as far: what CKA adds is
   open, and surely less than the paper's. On trials that nobody trained on, all ten-cluster rows have less than one model.
