@@ -514,12 +514,13 @@ What we make of the numbers below, paper by paper:
   clients well is a cluster for each set of labels, some forty, not the paper's two or four.
 - **HiCFL.** Its rule splits some settings and not others: one client that is not stable prevents it. Where it splits, cluster models are
   mostly 3 to 6 points above FedAvg's, as the paper has it (in Non-IID-2 all accuracies are 10 to 16 points below the paper's), and locally
-  trained ones 0 to 2. Above a CFL with tuned thresholds, or IFCA with the right number, it is nowhere for sure.
+  trained ones about 0 to 2. Above a CFL with tuned thresholds, or IFCA with the right number, it is nowhere for sure.
 - **AdaCFL.** An automatic threshold finds the groups exactly in all four settings of MNIST, after one round; the paper's 1.4 cuts
-  hardly anything there ([when](systems.md#adacfl)). What the groups are worth depends on how unlike they are: from 20 points above FedAvg to 2 below. Models learn
-  slowly at the rate and the batches that the paper tells, so that its few rounds are met in one setting only.
+  hardly anything there ([when](systems.md#adacfl)). What the groups are worth depends on how unlike they are: from 20 points above FedAvg to 2 below.
+  Models learn slowly at the rate and the batches that the paper tells, so that its few rounds are met in one setting only.
 - **FedSCCS.** On rows beside those trained on, ten clusters are far above one model, and random ones nearly as far: what CKA adds is
-  open, and surely less than the paper's. On trials that nobody trained on, all ten-cluster rows have less than one model.
+  open, and surely less than the paper's. On trials that nobody trained on, ten clusters have less than one
+  model, however they are formed, which is sure for two ways of four.
 - **Clustered FedStack.** Its data are not at hand. On others its clusters are no better than random ones or than one stacked
   model. It is above methods that serve several people by one model on rows of the same trials, as training alone is, and not on other
   trials. Stacked over all networks at once (our other reading), one model is far ahead there.
@@ -549,13 +550,13 @@ FedAvg does not hold it. That two are close holds, or not, by two such tests aga
 | word | what it means |
 | --- | --- |
 | the paper's K | as many clusters as the paper found best: FedClust's two on CIFAR-10 and four on Fashion-MNIST (FMNIST) |
-| automatic | the number of clusters is found by [this package's rule](systems.md#how-many-clusters) |
+| automatic | the number of clusters is found by [this package's rule](systems.md#how-many-clusters); in AdaCFL's tables it stands for the paper's looking at the tree |
 | the paper's rule, this package's rule | HiCFL as written (`hicfl`), and the same loop with another test and another split (`agreement`) |
 | MTCFL, FMTL | CFL (Sattler et al. 2021), as HiCFL and AdaCFL call it |
 | RC, WC, KCenter | clusters at random, by the cosine of last layers, by k-center on them |
 | one at random, power of choice | one random member of each cluster trains in a round, or its worse half |
 | Non-IID-1, -2, -3 | HiCFL's: groups with other labels that overlap; with other dominant labels; with the same labels, images turned |
-| labels alike | Non-IID-3 by the other of two sentences of the paper: the same number of the paper stands beside both |
+| labels alike | Non-IID-3 by the other of two sentences of the paper: numbers of rows are alike then, too (not in the paper); the same number of the paper stands beside both |
 | alpha, B | AdaCFL's: groups with a dominant label that has a share of alpha; with two labels each |
 | random rows, other trials, last rows | who tests (MotionSense): a random fifth of all rows, trials that nobody trained on, the last fifth of each activity's rows, which lies in its last long trial |
 | ARI | the adjusted Rand index of found and hidden groups: 1 if they are the same, 0 by chance |

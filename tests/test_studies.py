@@ -389,3 +389,37 @@ def test_studies_bring_methods_of_their_own_into_worker_processes(
     study("given")
     cell = {"label": "named", "method": "given:GroupsAsNamed", "data": "digits", "clients": 4, "rounds": 1}
     assert not compare(Study.of({"seeds": [0], "cells": [cell]}), tmp_path, workers=1).failures
+
+
+def test_natural_groups_are_told_by_the_groups_as_they_are(study: Callable[[str], ModuleType]) -> None:
+    results = study("results")
+    numbers = {  # accuracy and ARI: picked clusters and stacked models are not what a group's own model gives
+        "Local": (0.9, 0.0),
+        "FedAvg": (0.7, 0.0),
+        results.GIVEN: (0.8, 1.0),
+        "clade": (0.95, 0.98),
+        "Clustered FedStack": (0.93, 0.97),
+        "FedClust": (0.78, 0.6),
+        "IFCA, K = 2": (0.79, 0.5),
+    }
+    rows = {
+        name: {"label": name, "seeds": 3, "accuracy_mean": accuracy, "seeds_std": 0.01, "ari": ari}
+        for name, (accuracy, ari) in numbers.items()
+    }
+    told = results.geotec("device", rows)
+    claims = {claim.words: (claim.here, claim.verdict) for claim in told if isinstance(claim, results.Claim)}
+    own = "A model for each group by device, told who is in it, above"
+    assert claims == {
+        f"{own} FedAvg": ("+10.0 points", results.HOLDS),
+        f"{own} training alone": ("-10.0 points", results.FAILS),
+        "The clusters of FedClust above FedAvg": ("+8.0 points", results.HOLDS),
+    }
+    assert any("(ARI): clade 0.98, Clustered FedStack 0.97, FedClust 0.60" in str(words) for words in told)
+    assert any("Ahead: clade with 95.0%; FedAvg 70.0%, training alone 90.0%" in str(words) for words in told)
+
+
+def test_where_both_find_all_groups_neither_is_above(study: Callable[[str], ModuleType]) -> None:
+    results = study("results")
+    claim = results.Claim("partial above complete", "+0.1 points", results.OPEN)
+    assert results._the_same_clusters(claim, ({"ari": 1.0}, {"ari": 1.0})).verdict == results.SAME
+    assert results._the_same_clusters(claim, ({"ari": 1.0}, {"ari": 0.9})) == claim
